@@ -1,0 +1,1 @@
+"""The command line: one command a file, through the SDK only."""

@@ -1,0 +1,1 @@
+"""The controller: assembly, authentication, thin routes and loops around the fleet core."""

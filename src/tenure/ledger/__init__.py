@@ -1,0 +1,1 @@
+"""The durable log of events and the current rows that derive from it."""

@@ -1,0 +1,1 @@
+"""The typed client: a standard-library core over the local socket."""

@@ -1,0 +1,1 @@
+"""Versioned messages shared by controller, agent and SDK."""
