@@ -1,0 +1,43 @@
+"""Why a request cannot be met: one reason a device, in words and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenure.domain import selector as selectors
+from tenure.domain.queue import Requirement
+from tenure.domain.refusal import Refusal
+from tenure.domain.state import FleetState
+
+
+def reasons(state: FleetState, need: Requirement) -> dict[str, str]:
+    """For every device of the fleet: ``matches`` with its present state, or the first condition that fails."""
+    if need.device is not None:
+        return {name: "matches" if name == need.device else "another name" for name in sorted(state.devices)}
+    wanted = selectors.parse(need.select)
+    told: dict[str, str] = {}
+    for name in sorted(state.devices):
+        failed = [f for f in selectors.check(wanted, state.devices[name].labels) if f.outcome != "matches"]
+        told[name] = failed[0].words if failed else "matches"
+    return told
+
+
+def describe_mismatch(state: FleetState, need: Requirement, by_host: Mapping[str, int]) -> Refusal:
+    """The refusal of a request that no device, or no host with enough of them, can ever satisfy."""
+    why = reasons(state, need)
+    facts = {"select": need.select, "count": need.count, "devices": why, "by_host": dict(by_host)}
+    if by_host:
+        host, most = max(by_host.items(), key=lambda item: item[1])
+        return Refusal(
+            "no_matching_device",
+            f"{need.count} devices of one host were asked for; {host} has the most that fit: {most}",
+            f"ask for at most {most}, or for other devices",
+            facts,
+        )
+    listed = "".join(f"\n  {name}: {words}" for name, words in list(why.items())[:20])
+    return Refusal(
+        "no_matching_device",
+        f"no device fits {need.select!r}:{listed}" if why else "no device is known here yet",
+        "see what each device offers with: rc describe DEVICE",
+        facts,
+    )

@@ -1,0 +1,108 @@
+"""The fleet's state: indexes of frozen records. ``evolve`` is the only writer; deciding only reads.
+
+Only open things live here: devices, agents, jobs that are not over or still hold a lease, and their leases. What is
+closed lives in the ledger's rows, so that memory follows the size of the fleet and not the length of its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tenure.domain import selector as selectors
+from tenure.domain.device import Device
+from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.queue import Queue, Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """An agent as it last registered. Identities are compared for equality only, never ordered."""
+
+    id: str
+    host: str
+    boot_id: str
+    namespace: str
+    instance: str
+    user: str
+    contact: bool
+    seen_at: float
+    version: int = 0
+
+
+class FleetState:
+    """All that the fleet core knows.
+
+    ``touched`` collects what changed since the ledger last took it: pairs of table and key, in order of change.
+    """
+
+    def __init__(self) -> None:
+        self.devices: dict[str, Device] = {}
+        self.uuids: dict[str, str] = {}
+        self.agents: dict[str, AgentRecord] = {}
+        self.devices_of_agent: dict[str, set[str]] = {}
+        self.jobs: dict[str, Job] = {}
+        self.leases: dict[str, Lease] = {}
+        self.leases_of: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.tokens: dict[str, int] = {}
+        self.keys: dict[tuple[str, str], tuple[str, str]] = {}
+        self.queue = Queue()
+        self.version = 0
+        self.sequence = 0
+        self.last_arrival = 0.0
+        self.touched: dict[tuple[str, str], None] = {}
+        self.closed: dict[str, Job] = {}
+        self.released: dict[str, Lease] = {}
+
+    def need_of(self, job: Job) -> Requirement:
+        """The requirement under which a job waits."""
+        return Requirement(job.spec.device, job.spec.select, job.spec.count)
+
+    def fitting(self, need: Requirement) -> set[str]:
+        """Every registered device that fits a requirement, whatever its state."""
+        found = self.queue.classes.get(need)
+        return found.fits if found is not None else self.match(need, self.devices.values())
+
+    def match(self, need: Requirement, among: Iterable[Device]) -> set[str]:
+        """Which of some devices fit a requirement, by name and labels alone."""
+        if need.device is not None:
+            return {device.name for device in among if device.name == need.device}
+        wanted = selectors.parse(need.select)
+        return {device.name for device in among if selectors.matches(wanted, device.labels)}
+
+    def live_leases(self, job: str, attempt: int) -> list[Lease]:
+        """The leases of one attempt that are not released yet."""
+        return [
+            lease
+            for lease in (self.leases.get(key) for key in self.leases_of.get((job, attempt), ()))
+            if lease is not None and lease.live
+        ]
+
+    def validate(self) -> None:
+        """Checks every index against the records it derives from; raises AssertionError with what disagrees.
+
+        Called by tests after each step; linear in the size of the state.
+        """
+        live: dict[str, str] = {}
+        for lease in self.leases.values():
+            assert lease.live, f"released lease {lease.id} still in memory"
+            assert lease.device not in live, f"two live leases on {lease.device}: {live[lease.device]}, {lease.id}"
+            live[lease.device] = lease.id
+            assert lease.token <= self.tokens.get(lease.uuid, 0), f"token of {lease.id} above the device's"
+        for name, device in self.devices.items():
+            assert device.lease == live.get(name), f"{name}: lease {device.lease} is not {live.get(name)}"
+            assert (device.state == "ready") == (name in self.queue.ready), f"{name}: ready index disagrees"
+            assert self.uuids[device.uuid] == name, f"{name}: uuid index disagrees"
+            if device.lease is not None:
+                assert device.lease_ending == (self.leases[device.lease].state == "ending"), name
+        waiting = {job for found in self.queue.classes.values() for job in found.waiting}
+        queued = {job.id for job in self.jobs.values() if job.state is JobState.QUEUED}
+        assert waiting == queued, f"queue {waiting} is not the queued jobs {queued}"
+        assert self.queue.length == len(queued), "queue length disagrees"
+        for found in self.queue.classes.values():
+            assert found.fits == self.match(found.need, self.devices.values()), found.need
+            assert found.ready == found.fits & self.queue.ready, found.need
+            assert (min(found.ready) if found.ready else None) == found.first_ready, found.need
+            best = min(((order, job) for job, order in found.waiting.items()), default=None)
+            assert best == found.head, found.need
+            assert (found.need in self.queue.wide) == (found.need.count > 1 and bool(found.waiting)), found.need
