@@ -5,14 +5,16 @@ trusted, and a ledger there is corrupted silently and late. So a known network f
 cannot be told (no /proc, an unknown FUSE program) is not called a network file system: unknown is not refused.
 
 The table is /proc/self/mountinfo (man 5 proc_pid_mountinfo). A longest-prefix match over it is wrong where one mount
-covers another, so the lookup walks the tree of mounts as the kernel does. Symbolic links are resolved here, one
-component at a time and each looked up before it is touched, because lstat on a dead NFS server does not return.
+covers another, so the lookup walks the tree of mounts as the kernel does. Links are followed, through a network share
+too: a home on NFS with a link to a local disk is common and right. Following them touches the share, and a dead server
+does not answer, so that step has a deadline; after it the path is judged as it is spelt.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -32,7 +34,7 @@ NETWORK_FUSE = frozenset({
 })
 # fmt: on
 VOLATILE_TYPES = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-_MAX_LINKS = 40
+DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,42 +128,22 @@ def mount_of(path: str | os.PathLike[str], mounts: Sequence[Mount]) -> Mount | N
     return current
 
 
-def _resolve(path: Path, mounts: Sequence[Mount]) -> tuple[Path, Mount | None]:
-    """Follows symbolic links as far as the path exists; stops at the first component on a network file system."""
-    pending = list(reversed(path.absolute().parts[1:]))
-    current, links = Path("/"), 0
-    while pending:
-        part = pending.pop()
-        if part == "..":
-            current = current.parent
-            continue
-        candidate = current / part
-        mount = mount_of(candidate, mounts)
-        if mount is not None and mount.is_network:
-            return candidate, mount
-        try:
-            target = candidate.readlink()
-        except OSError:  # not a link, or not there (yet): either way the name stands for itself
-            current = candidate
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            break
-        if target.is_absolute():
-            current = Path("/")
-        pending.extend(reversed([each for each in target.parts if each != "/"]))
-    return current, mount_of(current, mounts)
+def _resolve(path: str | os.PathLike[str]) -> Path:
+    """The path without links, or as it is spelt where a file server does not answer within the deadline."""
+    answer: list[str] = []
+    asking = threading.Thread(target=lambda: answer.append(os.path.realpath(path)), daemon=True)
+    asking.start()
+    asking.join(DEADLINE_S)
+    return Path(answer[0]) if answer else Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would ask again
 
 
 def find_mount(path: str | os.PathLike[str]) -> Mount | None:
-    """The mount that a path lies on or would be created on, links followed; ``None`` is unknown."""
-    path = Path(path)
-    resolved, mount = _resolve(path, read_mounts())
-    if mount is not None and mount.fs_type == "autofs":
-        # Mounted on demand: the first touch brings in the real one, and only then the table names it.
-        (resolved / ".").exists()
-        mount = _resolve(path, read_mounts())[1]
-    return mount
+    """The mount that a path lies on or would be created on, links followed; ``None`` is unknown.
+
+    Following the links has touched the path, so what is mounted on demand is mounted before the table is read.
+    """
+    resolved = _resolve(path)
+    return mount_of(resolved, read_mounts())
 
 
 def suggest_local(user: str) -> Path | None:
@@ -187,7 +169,8 @@ def survives_reboot(path: str | os.PathLike[str]) -> bool | None:
     Memory file systems lose everything. /tmp on a disk may be emptied at boot, and an overlay may go with its
     container, so both are unknown.
     """
-    resolved, mount = _resolve(Path(path), read_mounts())
+    resolved = _resolve(path)
+    mount = mount_of(resolved, read_mounts())
     if mount is None or mount.fs_type in ("overlay", "aufs") or resolved.is_relative_to("/tmp"):
         return False if mount is not None and mount.fs_type in VOLATILE_TYPES else None
     return mount.fs_type not in VOLATILE_TYPES
