@@ -38,8 +38,8 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 [*argv, str(self._progress), str(os.getpid())],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=self._log,
                 env=dict(env),
                 cwd="/",
@@ -61,7 +61,7 @@ class Child:
     @property
     def pid(self) -> int:
         """The child's process id."""
-        return self._process.pid
+        return int(self._process.pid)
 
     async def ask(self, request: Mapping[str, Any]) -> None:
         """Sends one request. Raises ChildGone where the child is not there any more."""

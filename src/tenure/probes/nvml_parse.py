@@ -313,7 +313,7 @@ def clocks(calls: Calls, at: float, notes: list[str]) -> ClockSample:
 def device_sample(
     uuid: str, calls: Calls, at: float, *, simulated: bool = False, missing: Unavailable | None = None
 ) -> DeviceSample:
-    """All readings of one device out of the calls that its child reported; ``missing``: why the others are not there."""
+    """All readings of one device out of the calls that its child reported; ``missing``: why others are not there."""
     if missing is not None:
         calls = {**{name: {"u": missing} for name in _EXPECTED}, **calls}
     lost = failure(calls["handle"], at, "nvml.nvmlDeviceGetHandleByUUID", handle=True) if "handle" in calls else None
