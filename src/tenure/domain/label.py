@@ -79,13 +79,12 @@ def unknown_reason(text: str, source: Source = "detected") -> str | None:
     """Why ``text`` is not a value although it was printed as one; None when it is a value.
 
     A unit with nothing before it (``M``, ``MiB``) is a blank that somebody appended a unit to, but only where a
-    program wrote it: a person who declares ``size=M`` means M.
+    program wrote it: a person who declares ``size=M`` means M. Control characters, or more than ``VALUE_LIMIT``
+    characters, are no value either: they would have to be shown and typed.
     """
     bare = text.strip()
-    if not bare:
+    if not bare or len(bare) > VALUE_LIMIT or not bare.isprintable():
         return Reason.UNPARSEABLE
-    if len(bare) > 48:  # longer than anything the patterns below can match
-        return None
     if source == "detected" and _BARE_UNIT.fullmatch(bare):
         return Reason.UNPARSEABLE
     printed = _PRINTED_UNKNOWN.fullmatch(bare)
@@ -95,8 +94,8 @@ def unknown_reason(text: str, source: Source = "detected") -> str | None:
 def read_label(value: object, source: Source, at: float) -> AnyLabel:
     """The label for what a probe or a person gave: text, number, truth value, None, or ``{"unknown": reason}``.
 
-    Never raises. What cannot be a label (nested values, not-a-number, control characters, more than ``VALUE_LIMIT``
-    characters) is unknown as ``unparseable``. A truth value becomes ``true`` or ``false``.
+    Never raises. What cannot be a label (nested values, not-a-number) is unknown as ``unparseable``. A truth value
+    becomes ``true`` or ``false``.
     """
     if isinstance(value, bool):
         return Label("true" if value else "false", source, at)
@@ -111,8 +110,6 @@ def read_label(value: object, source: Source, at: float) -> AnyLabel:
     else:
         return UnknownLabel(Reason.UNPARSEABLE, source, at)
     reason = unknown_reason(text, source)
-    if reason is None and (len(text) > VALUE_LIMIT or not text.isprintable()):
-        reason = Reason.UNPARSEABLE
     return Label(text, source, at) if reason is None else UnknownLabel(reason, source, at)
 
 

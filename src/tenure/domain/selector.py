@@ -128,25 +128,17 @@ def parse(text: str | None) -> Selector:
     """Reads a selector; None or blank is ``Selector.any()``. Raises ``SelectorError``."""
     if text is None or not text.strip(" "):
         return Selector.any()
-    conditions: dict[Condition, None] = {}
-    position = 0
-    for _ in range(CONDITION_LIMIT):
-        condition, position = _parse_condition(text, _skip(text, position))
-        conditions.setdefault(condition)
-        if position == len(text):
-            return Selector(tuple(conditions))
-        position += 1  # the comma
-    raise SelectorError(text, position, f"at most {CONDITION_LIMIT} conditions")
+    return _parse_often(text) if len(text) <= 512 else _parse(text)
 
 
 def matches(selector: Selector, labels: Labels) -> bool:
     """Whether a device with these labels satisfies every condition. The fast path: no words are made."""
     for condition in selector.conditions:
         label = labels.get(condition.key)
-        if label is None or label.__class__ is not Label:
+        if not isinstance(label, Label):
             return False
         have = _known(label.value, label.source)
-        if have.__class__ is str or not _holds(condition, cast(Comparable, have)):
+        if not isinstance(have, Comparable) or not _holds(condition, have):
             return False
     return True
 
@@ -215,6 +207,24 @@ def _skip(text: str, position: int) -> int:
     while text.startswith(" ", position):
         position += 1
     return position
+
+
+@lru_cache(maxsize=4096)
+def _parse_often(text: str) -> Selector:
+    """A fleet asks for the same few selectors again and again; long ones are not worth the memory."""
+    return _parse(text)
+
+
+def _parse(text: str) -> Selector:
+    conditions: dict[Condition, None] = {}
+    position = 0
+    for _ in range(CONDITION_LIMIT):
+        condition, position = _parse_condition(text, _skip(text, position))
+        conditions.setdefault(condition)
+        if position == len(text):
+            return Selector(tuple(conditions))
+        position += 1  # the comma
+    raise SelectorError(text, position, f"at most {CONDITION_LIMIT} conditions")
 
 
 def _parse_condition(text: str, position: int) -> tuple[Condition, int]:
