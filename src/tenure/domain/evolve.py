@@ -117,7 +117,7 @@ def _contact_lost(state: FleetState, event: ev.ContactLost) -> None:
 def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
     token = state.tokens.setdefault(event.uuid, 0)
     state.touched[("tokens", event.uuid)] = None
-    labels = label.labels_from_dict(event.labels)
+    labels = label.from_dict(event.labels)
     before = state.devices.get(event.device)
     if before is None:
         device = Device(

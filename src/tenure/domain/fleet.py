@@ -217,7 +217,7 @@ def _offer(
     known = state.devices.get(device.name)
     decided: list[ev.Event] = []
     shape = (device.uuid, device.kind, command.host, command.agent, device.simulated, dict(device.facts))
-    if known is None or shape != _shape(known) or label.labels_to_dict(known.labels) != dict(device.labels):
+    if known is None or shape != _shape(known) or label.to_dict(known.labels) != dict(device.labels):
         decided.append(
             ev.DeviceRegistered(
                 at=now,

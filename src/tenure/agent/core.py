@@ -1,0 +1,368 @@
+"""The agent's core: which instructions it accepts, what it owes the controller, and when it may forget.
+
+Pure, like the fleet's: ``decide`` reads the state and returns events to journal and effects to carry out;
+``evolve`` applies events. The shell makes the events durable *before* it carries out any effect, so that a token is
+on disk before a process exists under it (I5) and a report is on disk before it is sent (I13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from tenure.agent import records as r
+from tenure.domain.device import Condition
+from tenure.domain.instructions import Grant, StartJob, StopJob
+from tenure.domain.job import Ending, Outcome
+from tenure.domain.specs import condition_to, outcome_to
+
+Decision: TypeAlias = tuple[list[r.AgentEvent], list[r.Effect]]
+
+
+@dataclass(slots=True)
+class AgentState:
+    """What the journal says.
+
+    ``identity`` (boot id, namespace, agent instance) and ``conditions`` (UUID -> what was last seen there) are the
+    running agent's own and come from its shell; they are never journaled.
+    """
+
+    identity: tuple[str, str, str] = ("", "", "")
+    high_water: dict[str, int] = field(default_factory=dict)
+    attempts: dict[r.Key, r.Attempt] = field(default_factory=dict)
+    outbox: dict[int, r.ReportQueued] = field(default_factory=dict)
+    next_seq: int = 1
+    conditions: dict[str, Condition] = field(default_factory=dict)
+
+    def on_device(self, uuid: str) -> list[r.Attempt]:
+        """The attempts that may still have something alive on a device."""
+        return [
+            attempt
+            for attempt in self.attempts.values()
+            for grant in attempt.grants
+            if grant.uuid == uuid and (attempt.phase != "ended" or grant.device in attempt.unproved)
+        ]
+
+
+def decide(state: AgentState, message: r.Message) -> Decision:
+    """What a message leads to: events to make durable, then effects to carry out in order."""
+    return _DECIDE[type(message)](state, message)
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+
+def _start(state: AgentState, message: StartJob) -> Decision:
+    key = (message.job, message.attempt)
+    if key in state.attempts:
+        return [], []
+    reason = _why_not(state, message.grants)
+    if reason:
+        return _declined(state, message, reason, "refused")
+    accepted = r.AttemptAccepted(
+        message.job, message.attempt, message.owner, message.grants, message.spec, state.identity
+    )
+    return [accepted], [r.Spawn(key)]
+
+
+def _why_not(state: AgentState, grants: tuple[Grant, ...]) -> str:
+    """Why a start must not happen, or an empty text."""
+    for grant in grants:
+        high = state.high_water.get(grant.uuid, 0)
+        if grant.token <= high:  # I5: the fence
+            return f"{grant.device}: token {grant.token} is not above {high}, the highest accepted here"
+        for other in state.on_device(grant.uuid):
+            return f"{grant.device}: {other.job}#{other.attempt} is not proved gone from it"
+        seen = state.conditions.get(grant.uuid)
+        if seen is not None and seen.outcome != "clear":
+            return f"{grant.device} is {seen.outcome}: {seen.detail}"
+    return ""
+
+
+def _stop(state: AgentState, message: StopJob) -> Decision:
+    raised = {g.uuid: g.token for g in message.grants if g.token > state.high_water.get(g.uuid, 0)}
+    events: list[r.AgentEvent] = [r.Fenced(raised)] if raised else []  # a stop fences too: no later start of it
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None:
+        never_seen = len(raised) == len(message.grants)
+        declined, effects = _declined(state, message, message.reason, "refused" if never_seen else "lost")
+        return events + declined, effects
+    if attempt.phase == "ended":
+        return events, [r.Look(attempt.key)] if attempt.unproved else []
+    if attempt.stop is None:
+        events.append(r.StopAccepted(message.job, message.attempt, message.reason))
+    return events, [r.Signal(attempt.key)]
+
+
+def _declined(state: AgentState, message: StartJob | StopJob, reason: str, kind: str) -> Decision:
+    """Records an attempt that does not run here, says so, and looks at its devices."""
+    key = (message.job, message.attempt)
+    tokens = {grant.device: grant.token for grant in message.grants}
+    body: dict[str, Any] = {"job": message.job, "attempt": message.attempt, "tokens": tokens}
+    if kind == "lost":
+        detail = "the host accepted it once and has no record of it any more"
+        outcome = Outcome(Ending.LOST, cause="lost_cause_not_established", detail=detail)
+        report = _report(state, "ended", {**body, "outcome": outcome_to(outcome), "proofs": {}}, key)
+    else:
+        report = _report(state, "refused", {**body, "reason": reason, "proofs": {}}, key)
+    declined = r.AttemptDeclined(message.job, message.attempt, message.grants, reason)
+    return [declined, report], [r.Send(report.seq), r.Look(key)]
+
+
+# -- what the supervisor and the probes tell ---------------------------------------------------------------------------
+
+
+def _started(state: AgentState, message: r.Started) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase != "accepted":
+        return [], []
+    body = {
+        "job": attempt.job,
+        "attempt": attempt.attempt,
+        "tokens": attempt.tokens,
+        "pid": message.leader_pid,
+        "evidence": message.evidence,
+    }
+    report = _report(state, "started", body, attempt.key)
+    events: list[r.AgentEvent] = [r.SupervisorMade(attempt.job, attempt.attempt, message.supervisor), report]
+    effects: list[r.Effect] = [r.Send(report.seq)]
+    if attempt.stop is not None:
+        effects.append(r.Signal(attempt.key))
+    return events, effects
+
+
+def _not_started(state: AgentState, message: r.NotStarted) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase != "accepted":
+        return [], []
+    body = {"job": attempt.job, "attempt": attempt.attempt, "tokens": attempt.tokens}
+    report = _report(state, "refused", {**body, "reason": message.detail, "proofs": {}}, attempt.key)
+    declined = r.AttemptDeclined(attempt.job, attempt.attempt, attempt.grants, message.detail)
+    return [declined, report], [r.Send(report.seq), r.Look(attempt.key)]
+
+
+def _ended(state: AgentState, message: r.Ended) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase == "ended":
+        return [], []
+    body = {
+        "job": attempt.job,
+        "attempt": attempt.attempt,
+        "tokens": attempt.tokens,
+        "outcome": outcome_to(message.outcome),
+        "output_bytes": message.output_bytes,
+        "proofs": {name: condition_to(seen) for name, seen in message.proofs.items()},
+        "use": message.use,
+    }
+    report = _report(state, "ended", body, attempt.key)
+    events: list[r.AgentEvent] = [r.AttemptEnded(attempt.job, attempt.attempt, message.outcome, message.output_bytes)]
+    if message.proofs:
+        events.append(r.DevicesLooked(attempt.job, attempt.attempt, message.proofs))
+    events.append(report)
+    left = {g.device for g in attempt.grants if not _proves_empty(message.proofs.get(g.device))}
+    effects: list[r.Effect] = [r.Send(report.seq)]
+    if left:
+        effects.append(r.Look(attempt.key))
+    return events, effects
+
+
+def _looked(state: AgentState, message: r.Looked) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase != "ended" or not attempt.unproved:
+        return [], []
+    news = {
+        name: seen
+        for name, seen in message.proofs.items()
+        if name in attempt.unproved and attempt.looks.get(name) != seen
+    }
+    if not news:
+        return [], []
+    body = {
+        "job": attempt.job,
+        "attempt": attempt.attempt,
+        "tokens": attempt.tokens,
+        "proofs": {name: condition_to(seen) for name, seen in news.items()},
+    }
+    report = _report(state, "proof", body, attempt.key)
+    return [r.DevicesLooked(attempt.job, attempt.attempt, news), report], [r.Send(report.seq)]
+
+
+def _proves_empty(seen: Condition | None) -> bool:
+    return seen is not None and seen.outcome in r.PROVES_EMPTY
+
+
+def _judged(state: AgentState, message: r.Judged) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase == "ended":
+        return [], []
+    body = {"job": attempt.job, "attempt": attempt.attempt, "tokens": attempt.tokens, "use": dict(message.use)}
+    report = _report(state, "use", body, attempt.key)
+    return [report], [r.Send(report.seq)]
+
+
+def _report(state: AgentState, kind: str, body: Mapping[str, Any], key: r.Key) -> r.ReportQueued:
+    return r.ReportQueued(state.next_seq, kind, body, key)
+
+
+# -- what the controller has for good ----------------------------------------------------------------------------------
+
+
+def _acked(state: AgentState, message: r.Acked) -> Decision:
+    report = state.outbox.get(message.seq)
+    if report is None:
+        return [], []
+    events: list[r.AgentEvent] = [r.ReportAcked(message.seq)]
+    attempt = state.attempts.get(report.key)
+    return _forgotten(events, replace(attempt, owed=attempt.owed - {message.seq}) if attempt else None)
+
+
+def _output_taken(state: AgentState, message: r.OutputTaken) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or message.offset <= attempt.output_acked:
+        return [], []
+    events: list[r.AgentEvent] = [r.OutputAcked(message.job, message.attempt, message.offset)]
+    return _forgotten(events, replace(attempt, output_acked=message.offset))
+
+
+def _forgotten(events: list[r.AgentEvent], attempt: r.Attempt | None) -> Decision:
+    """Adds the end of an attempt's record where the controller has all of it: reports, proofs and output (I13)."""
+    if attempt is None or attempt.phase != "ended" or attempt.owed or attempt.unproved:
+        return events, []
+    if attempt.output_acked < attempt.output_bytes:
+        return events, []
+    return [*events, r.AttemptForgotten(attempt.job, attempt.attempt)], [r.Discard(attempt.key)]
+
+
+_DECIDE: Mapping[type[Any], Callable[[AgentState, Any], Decision]] = {
+    StartJob: _start,
+    StopJob: _stop,
+    r.Started: _started,
+    r.NotStarted: _not_started,
+    r.Ended: _ended,
+    r.Looked: _looked,
+    r.Judged: _judged,
+    r.Acked: _acked,
+    r.OutputTaken: _output_taken,
+}
+
+
+# -- applying events ---------------------------------------------------------------------------------------------------
+
+
+def evolve(state: AgentState, event: r.AgentEvent) -> None:
+    """Applies one event, live or from the journal. Never refuses."""
+    _APPLY[type(event)](state, event)
+
+
+def _raise(state: AgentState, uuid: str, token: int) -> None:
+    state.high_water[uuid] = max(token, state.high_water.get(uuid, 0))
+
+
+def _on_fenced(state: AgentState, event: r.Fenced) -> None:
+    for uuid, token in event.tokens.items():
+        _raise(state, uuid, token)
+
+
+def _on_accepted(state: AgentState, event: r.AttemptAccepted) -> None:
+    for grant in event.grants:
+        _raise(state, grant.uuid, grant.token)
+    attempt = r.Attempt(
+        event.job, event.attempt, event.owner, event.grants, event.spec, "accepted", identity=event.identity
+    )
+    state.attempts[attempt.key] = replace(attempt, unproved=frozenset(attempt.tokens))
+
+
+def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
+    key = (event.job, event.attempt)
+    attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
+    unproved = frozenset(grant.device for grant in event.grants)
+    state.attempts[key] = replace(attempt, phase="ended", stop=event.reason, unproved=unproved)
+
+
+def _on_stop(state: AgentState, event: r.StopAccepted) -> None:
+    key = (event.job, event.attempt)
+    state.attempts[key] = replace(state.attempts[key], stop=event.reason)
+
+
+def _on_made(state: AgentState, event: r.SupervisorMade) -> None:
+    key = (event.job, event.attempt)
+    state.attempts[key] = replace(state.attempts[key], phase="started", supervisor=event.supervisor)
+
+
+def _on_ended(state: AgentState, event: r.AttemptEnded) -> None:
+    key = (event.job, event.attempt)
+    state.attempts[key] = replace(
+        state.attempts[key], phase="ended", outcome=event.outcome, output_bytes=event.output_bytes
+    )
+
+
+def _on_looked(state: AgentState, event: r.DevicesLooked) -> None:
+    attempt = state.attempts[(event.job, event.attempt)]
+    proved = {name for name, seen in event.proofs.items() if _proves_empty(seen)}
+    state.attempts[attempt.key] = replace(
+        attempt, unproved=attempt.unproved - proved, looks={**attempt.looks, **event.proofs}
+    )
+
+
+def _on_queued(state: AgentState, event: r.ReportQueued) -> None:
+    state.outbox[event.seq] = event
+    state.next_seq = max(state.next_seq, event.seq + 1)
+    attempt = state.attempts.get(event.key)
+    if attempt is not None:
+        state.attempts[event.key] = replace(attempt, owed=attempt.owed | {event.seq})
+
+
+def _on_acked(state: AgentState, event: r.ReportAcked) -> None:
+    report = state.outbox.pop(event.seq, None)
+    state.next_seq = max(state.next_seq, event.seq + 1)
+    attempt = state.attempts.get(report.key) if report is not None else None
+    if attempt is not None:
+        state.attempts[attempt.key] = replace(attempt, owed=attempt.owed - {event.seq})
+
+
+def _on_output(state: AgentState, event: r.OutputAcked) -> None:
+    key = (event.job, event.attempt)
+    attempt = state.attempts[key]
+    state.attempts[key] = replace(attempt, output_acked=max(event.offset, attempt.output_acked))
+
+
+def _on_forgotten(state: AgentState, event: r.AttemptForgotten) -> None:
+    state.attempts.pop((event.job, event.attempt), None)
+
+
+_APPLY: Mapping[type[Any], Callable[[AgentState, Any], None]] = {
+    r.Fenced: _on_fenced,
+    r.AttemptAccepted: _on_accepted,
+    r.AttemptDeclined: _on_declined,
+    r.StopAccepted: _on_stop,
+    r.SupervisorMade: _on_made,
+    r.AttemptEnded: _on_ended,
+    r.DevicesLooked: _on_looked,
+    r.ReportQueued: _on_queued,
+    r.ReportAcked: _on_acked,
+    r.OutputAcked: _on_output,
+    r.AttemptForgotten: _on_forgotten,
+}
+
+
+def snapshot(state: AgentState) -> list[r.AgentEvent]:
+    """Events that rebuild the state: what a compacted journal holds instead of its history."""
+    events: list[r.AgentEvent] = [r.Fenced(dict(state.high_water))]
+    for a in state.attempts.values():
+        if a.spec is None:
+            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or ""))
+        else:
+            events.append(r.AttemptAccepted(a.job, a.attempt, a.owner, a.grants, a.spec, a.identity))
+            events += [r.StopAccepted(a.job, a.attempt, a.stop)] if a.stop is not None else []
+            events += [r.SupervisorMade(a.job, a.attempt, a.supervisor)] if a.supervisor is not None else []
+            if a.phase == "ended" and a.outcome is not None:
+                events.append(r.AttemptEnded(a.job, a.attempt, a.outcome, a.output_bytes))
+            elif a.phase == "ended":
+                events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or ""))
+        events += [r.DevicesLooked(a.job, a.attempt, a.looks)] if a.looks else []
+        events += [r.OutputAcked(a.job, a.attempt, a.output_acked)] if a.output_acked else []
+    events += list(state.outbox.values())
+    if state.next_seq > 1 and (not state.outbox or max(state.outbox) < state.next_seq - 1):
+        events.append(r.ReportAcked(state.next_seq - 1))
+    return events

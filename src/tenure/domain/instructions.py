@@ -1,0 +1,98 @@
+"""What agents are told to do, derived from the state: an instruction can be sent again at any time.
+
+Instructions are level-triggered. Each says what should be true of one attempt, carries the fencing tokens of all its
+devices, and means the same when it arrives twice or late: the agent's own high-water tokens decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tenure.domain import events as ev
+from tenure.domain.job import JobSpec, JobState
+from tenure.domain.state import FleetState
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device of an attempt: its name, its UUID, the fencing token and the lease's id."""
+
+    device: str
+    uuid: str
+    token: int
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Run this attempt, if every token is higher than any the device has accepted."""
+
+    job: str
+    attempt: int
+    owner: str
+    grants: tuple[Grant, ...]
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """End this attempt if it runs, never start it afterwards, and prove its devices empty of it."""
+
+    job: str
+    attempt: int
+    grants: tuple[Grant, ...]
+    reason: str
+
+
+Instruction: TypeAlias = StartJob | StopJob
+
+
+def from_events(state: FleetState, decided: Iterable[ev.Event]) -> list[tuple[str, Instruction]]:
+    """The instructions that follow from events just applied, each with the agent it is for."""
+    told: list[tuple[str, Instruction]] = []
+    for event in decided:
+        if isinstance(event, ev.LeaseGranted | ev.StopRequested):
+            found = _instruction(state, event.job, event.attempt)
+            if found is not None:
+                told.append(found)
+    return told
+
+
+def on_register(state: FleetState, agent: str, known: Iterable[tuple[str, int]]) -> list[Instruction]:
+    """What an agent that has just connected must be told again.
+
+    An attempt it does not know was either never delivered (then its start is sent) or its record is gone; then a
+    stop makes it look, and report what it can prove.
+    """
+    held = set(known)
+    told: list[Instruction] = []
+    for job_id, attempt in sorted(_attempts_on(state, agent)):
+        job = state.jobs.get(job_id)
+        stopping = job is not None and job.attempt == attempt and job.state is JobState.STOPPING
+        if (job_id, attempt) in held and not stopping:
+            continue
+        found = _instruction(state, job_id, attempt)
+        if found is not None:
+            told.append(found[1])
+    return told
+
+
+def _attempts_on(state: FleetState, agent: str) -> set[tuple[str, int]]:
+    names = state.devices_of_agent.get(agent, set())
+    leases = (state.devices[name].lease for name in names)
+    return {(state.leases[lease].job, state.leases[lease].attempt) for lease in leases if lease is not None}
+
+
+def _instruction(state: FleetState, job_id: str, attempt: int) -> tuple[str, Instruction] | None:
+    leases = state.live_leases(job_id, attempt)
+    if not leases:
+        return None
+    grants = tuple(Grant(lease.device, lease.uuid, lease.token, lease.id) for lease in leases)
+    job = state.jobs[job_id]
+    if job.attempt == attempt and job.state is JobState.STARTING:
+        return leases[0].agent, StartJob(job_id, attempt, job.owner, grants, job.spec)
+    over = "the attempt is over; its devices are not proved empty yet"
+    reason = job.stop or over if job.attempt == attempt and job.state is JobState.STOPPING else over
+    return leases[0].agent, StopJob(job_id, attempt, grants, reason)

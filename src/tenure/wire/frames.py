@@ -1,0 +1,160 @@
+"""What agent and controller say to each other over one WebSocket, and how it is written.
+
+Text frames are JSON objects with a ``type``; output travels in binary frames (a JSON head line, then the bytes).
+Each side sends its wire version first and the two may differ by one. Fields that are not known are ignored, so a
+version may add but never take away; the previous version's messages are kept as captures.
+
+Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``beat``, and output.
+Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tenure.domain import commands as cmd
+from tenure.domain.instructions import Instruction, StartJob, StopJob
+from tenure.errors import TenureError
+
+#: The version this side speaks, and the oldest it still understands.
+WIRE: Final = 1
+OLDEST_WIRE: Final = 1
+
+#: Reports by the name under which agents queue them. ``device`` is never queued: it is superseded by the next look.
+REPORTS: Final[Mapping[str, type[Any]]] = {
+    "started": cmd.ReportStarted,
+    "refused": cmd.ReportRefused,
+    "ended": cmd.ReportEnded,
+    "proof": cmd.ReportProof,
+    "use": cmd.ReportUse,
+    "device": cmd.ReportDevice,
+}
+
+T = TypeVar("T")
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def adapter(cls: type[T]) -> TypeAdapter[T]:
+    """The validator of one record type, made once."""
+    found = _ADAPTERS.get(cls)
+    if found is None:
+        found = _ADAPTERS[cls] = TypeAdapter(cls)
+    return found
+
+
+def read(cls: type[T], body: Any) -> T:
+    """A record from what the other side sent; raises ``invalid_request`` naming the field at fault."""
+    try:
+        return adapter(cls).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TenureError(
+            "invalid_request", f"{cls.__name__}: {where}: {first['msg']}", facts={"field": where}
+        ) from error
+
+
+def plain(record: Any) -> Any:
+    """A record as JSON-able values."""
+    return adapter(type(record)).dump_python(record, mode="json")
+
+
+def dumps(frame: Mapping[str, Any]) -> str:
+    """One text frame."""
+    return json.dumps(frame, separators=(",", ":"), ensure_ascii=False)
+
+
+def loads(text: str | bytes) -> dict[str, Any]:
+    """A text frame; raises ``invalid_request`` for anything but an object with a ``type``."""
+    try:
+        frame = json.loads(text)
+    except ValueError as error:
+        raise TenureError("invalid_request", f"a frame that is no JSON: {str(text[:80])!r}") from error
+    if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
+        raise TenureError("invalid_request", "a frame without a type")
+    return frame
+
+
+def hello(register: cmd.Register) -> str:
+    """The agent's first frame."""
+    return dumps({"type": "hello", "wire": WIRE, "register": plain(register)})
+
+
+def report(seq: int, kind: str, body: Mapping[str, Any]) -> str:
+    """One report; ``seq`` 0 asks for no acknowledgement."""
+    return dumps({"type": "report", "seq": seq, "kind": kind, "body": body})
+
+
+def read_report(frame: Mapping[str, Any], agent: str) -> cmd.Command:
+    """The command that a report frame stands for. The agent's identity is the connection's, never the frame's."""
+    cls = REPORTS.get(str(frame.get("kind")))
+    if cls is None:
+        raise TenureError("invalid_request", f"a report of unknown kind {frame.get('kind')!r}")
+    body = frame.get("body")
+    if not isinstance(body, dict):
+        raise TenureError("invalid_request", "a report without a body")
+    command: cmd.Command = read(cls, {**body, "agent": agent})
+    return command
+
+
+def instruction(told: Instruction) -> str:
+    """The frame that carries an instruction."""
+    return dumps({"type": "start" if isinstance(told, StartJob) else "stop", "body": plain(told)})
+
+
+def read_instruction(frame: Mapping[str, Any]) -> Instruction:
+    """The instruction in a ``start`` or ``stop`` frame."""
+    if frame["type"] == "start":
+        return read(StartJob, frame.get("body"))
+    return read(StopJob, frame.get("body"))
+
+
+def check_wire(version: object) -> int:
+    """The version both sides will speak; raises ``wire_version`` where they are too far apart."""
+    if not isinstance(version, int) or not OLDEST_WIRE <= version <= WIRE + 1:
+        raise TenureError(
+            "wire_version",
+            f"the other side speaks wire version {version!r}, this side {OLDEST_WIRE} to {WIRE}",
+            do="upgrade the older of the two",
+        )
+    return min(version, WIRE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """Bytes of an attempt's output as read, starting at ``offset``.
+
+    ``runs`` cuts ``data`` into pieces of one stream: (stream 1 or 2, length, UTC time it was read).
+    """
+
+    job: str
+    attempt: int
+    offset: int
+    runs: tuple[tuple[int, int, float], ...]
+    data: bytes
+
+    def to_bytes(self) -> bytes:
+        """The binary frame."""
+        head = {"job": self.job, "attempt": self.attempt, "offset": self.offset, "runs": self.runs}
+        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + self.data
+
+    @classmethod
+    def from_bytes(cls, frame: bytes) -> OutputChunk:
+        """Reads a binary frame; raises ``invalid_request`` where head and bytes disagree."""
+        head, _, data = frame.partition(b"\n")
+        try:
+            body = json.loads(head)
+            runs = tuple((int(s), int(n), float(t)) for s, n, t in body["runs"])
+            chunk = cls(str(body["job"]), int(body["attempt"]), int(body["offset"]), runs, data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise TenureError("invalid_request", f"an output frame that cannot be read: {error}") from error
+        if sum(length for _, length, _ in chunk.runs) != len(data):
+            raise TenureError("invalid_request", "an output frame whose runs do not add up to its bytes")
+        return chunk
