@@ -49,7 +49,8 @@ find_python() {
 
 is_done && exit 0
 
-# One setup of a folder at a time. The lock is the folder itself, so nothing is left lying about.
+# One setup of a folder at a time. The lock is the folder itself, so nothing is left lying about; an installer inherits
+# it, so that one which outlives a killed setup still keeps the next one waiting.
 if command -v flock >/dev/null 2>&1; then
     exec 9<.
     if ! flock --nonblock 9; then
@@ -77,17 +78,32 @@ if [ ! -e .venv ]; then
 fi
 : >"$unfinished"
 if [ -n "$fresh" ]; then
-    echo "setup: making .venv with $("$python" --version) ($python); under a minute on most machines" >&2
+    echo "setup: making .venv with $("$python" --version) ($python)" >&2
     "$python" -I -m venv .venv
 fi
 
 # -I and the unset names: what the caller's shell says about Python must not leak into the environment.
-# Wheels alone: building a source archive would fetch build tools that no hash in the lock covers.
 unset PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT
-pip=(.venv/bin/python -I -m pip --disable-pip-version-check --no-input)
-"${pip[@]}" install --quiet --require-hashes --only-binary :all: --requirement requirements.lock 9<&- ||
-    fail "the packages of requirements.lock could not be installed; pip's own words stand above"
-"${pip[@]}" install --quiet --no-deps --no-index --no-build-isolation --editable . 9<&- ||
+pip=(.venv/bin/python -I -m pip -qq --disable-pip-version-check --no-input)
+
+# Wheels alone: building a source archive would fetch build tools that no hash in the lock covers.
+checked=(--require-hashes --only-binary :all: --requirement)
+
+# uv installs the lock about ten times faster than pip, so pip fetches uv first, by its hash in the same lock. uv does
+# not read pip's settings: where those name another index, and wherever uv fails, pip does it all, only slower.
+install_with_uv() {
+    case "$(.venv/bin/python -I -m pip config list 2>/dev/null)" in
+        *.index-url=* | *.no-index=*) return 1 ;;
+    esac
+    awk '/^uv==/ { on = 1 } on { print; if (!/\\$/) exit }' requirements.lock >.venv/uv.lock
+    "${pip[@]}" install "${checked[@]}" .venv/uv.lock &&
+        .venv/bin/uv pip install --quiet --no-config --link-mode copy --python .venv/bin/python \
+            "${checked[@]}" requirements.lock
+}
+
+install_with_uv || "${pip[@]}" install "${checked[@]}" requirements.lock ||
+    fail "the packages of requirements.lock could not be installed; the installer's own words stand above"
+"${pip[@]}" install --no-deps --no-index --no-build-isolation --editable . ||
     fail "the project itself could not be installed; pip's own words stand above"
 
 inputs >"$stamp"
