@@ -1,33 +1,89 @@
 """Proof of use: what a job really did with its devices, said only as far as it was observed.
 
-The public face of the part; see ``use_records`` for the records, ``use_window`` for the fold over samples.
+The public face of the part. ``use_records`` holds the records, ``use_instant`` reads one instant, ``use_window`` folds
+instants into runs, ``use_words`` makes the sentences; here the runs become verdicts.
+
+    state = begin("h:gpu0", started_at=mono, baseline=baseline)      # one per leased device
+    job = begin_job([state])
+    job = observe_job(job, [sample])                                 # per instant, bounded memory
+    after = judge_job(job, now=mono)                                 # final=True at the job's end
+    notice = announcement(before, after, already)                    # to be recorded durably, then said, once
+
+A batch of recorded samples is judged by the same functions: ``verdict(fold(begin(...), samples), final=True)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tenure.domain.reading import Reading
+from tenure.domain.reading import Reason
+from tenure.domain.use_json import decode, encode
 from tenure.domain.use_records import (
+    Accounting,
     Announcement,
     AnnouncementKind,
+    Cause,
+    CpuMark,
     CpuUse,
     DeviceSample,
     DeviceVerdict,
+    Handles,
     JobVerdict,
     Limits,
+    ListedProcess,
+    Processes,
+    Restart,
+    Tally,
+    Verdict,
     VerdictChange,
+    Window,
 )
+from tenure.domain.use_report import explain
+from tenure.domain.use_window import UseState, begin, conclusive, enough, fold, observe
+from tenure.domain.use_words import PROCEDURE, device_words, job_words
 
+__all__ = [
+    "PROCEDURE",
+    "Accounting",
+    "Announcement",
+    "AnnouncementKind",
+    "Cause",
+    "CpuMark",
+    "CpuUse",
+    "DeviceSample",
+    "DeviceVerdict",
+    "Handles",
+    "JobUse",
+    "JobVerdict",
+    "Limits",
+    "ListedProcess",
+    "Processes",
+    "Restart",
+    "Tally",
+    "UseState",
+    "Verdict",
+    "VerdictChange",
+    "Window",
+    "announcement",
+    "begin",
+    "begin_job",
+    "exit_code",
+    "explain",
+    "fold",
+    "job_verdict",
+    "job_verdict_from_dict",
+    "judge_job",
+    "observe",
+    "observe_job",
+    "sample_from_dict",
+    "strict_code",
+    "to_dict",
+    "verdict",
+]
 
-@dataclass(frozen=True, slots=True)
-class UseState:
-    device: str
-    started_at: float
-    baseline: Reading[int]
-    limits: Limits
+_CHANGES_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +95,137 @@ class JobUse:
     changes_dropped: int = 0
 
 
-def begin(device: str, *, started_at: float, baseline: Reading[int], limits: Limits | None = None) -> UseState:
-    raise NotImplementedError
-
-
-def observe(state: UseState, sample: DeviceSample) -> UseState:
-    raise NotImplementedError
-
-
-def fold(state: UseState, samples: Iterable[DeviceSample]) -> UseState:
-    raise NotImplementedError
+# --- one device -------------------------------------------------------------------------------------------------
 
 
 def verdict(state: UseState, *, now: float | None = None, final: bool = False) -> DeviceVerdict:
-    raise NotImplementedError
+    """What may be said of the device at ``now`` (the last instant where left out); ``final`` at the job's end.
+
+    A run that ended longer than the largest allowed gap before ``now`` proves nothing of now any more.
+    """
+    limits = state.limits
+    last = state.life.end if state.life is not None else state.started_at
+    at = last if now is None else max(now, last)
+    empty = state.empty if conclusive(state.empty, limits) and _fresh(state.empty, at, limits) else None
+    idle = state.idle if enough(state.idle, limits) and _fresh(state.idle, at, limits) else None
+
+    reasons: tuple[Cause, ...] = ()
+    if state.first_work_at is not None:
+        kind, window = Verdict.USED, state.life
+    elif state.first_context_at is not None and idle is not None and (idle.contexts or not state.unread_contexts):
+        kind, window = Verdict.CONTEXT_IDLE, idle
+    elif state.first_context_at is None and empty is not None:
+        kind, window = Verdict.NO_CONTEXT, empty
+    else:
+        kind, window = Verdict.UNKNOWN, state.life
+        reasons = _why_unknown(state, at)
+    zero, unsettled = _zero_memory(state, kind, at, final=final)
+    worked, idles = state.last_work_at, idle.start if idle is not None else None
+    judged = DeviceVerdict(
+        device=state.device,
+        verdict=kind,
+        current=_current(state, empty, idle, at),
+        at=at,
+        started_at=state.started_at,
+        limits=limits,
+        words="",
+        reasons=reasons,
+        window=window,
+        life=state.life,
+        earlier=state.earlier,
+        first_context_at=state.first_context_at,
+        last_context_at=state.last_context_at,
+        context_instants=state.context_instants,
+        first_work_at=state.first_work_at,
+        last_work_at=state.last_work_at,
+        work_instants=state.work_instants,
+        idle_since=idles if worked is not None and idles is not None and idles > worked else None,
+        contended=bool(state.contenders),
+        contenders=state.contenders,
+        memory_zero_throughout=zero,
+        unsettled_zero=unsettled,
+        accounting_whole_life=state.accounting_whole_life,
+        instruments=state.instruments,
+        restarts=state.restarts,
+        last_restart=state.last_restart,
+        listed_without_handles=state.listed_without_handles,
+        late_samples=state.late_samples,
+        final=final,
+    )
+    return replace(judged, words=device_words(judged))
+
+
+def _fresh(window: Window | None, at: float, limits: Limits) -> bool:
+    return window is not None and at - window.end <= limits.max_gap_s
+
+
+def _current(state: UseState, empty: Window | None, idle: Window | None, at: float) -> Verdict:
+    """The verdict of the window that ends now, whatever was seen before it."""
+    if empty is not None:
+        return Verdict.NO_CONTEXT
+    if state.last_work_at is not None and at - state.last_work_at <= state.limits.span_s:
+        return Verdict.USED
+    if idle is not None and idle.contexts:
+        return Verdict.CONTEXT_IDLE
+    return Verdict.UNKNOWN
+
+
+def _why_unknown(state: UseState, at: float) -> tuple[Cause, ...]:
+    limits = state.limits
+    if state.life is None:
+        return (Cause(Reason.WINDOW_TOO_SHORT, "window", "no instant was looked at"),)
+    if at - state.life.end > limits.max_gap_s:
+        return (Cause(Reason.SAMPLING_GAP, "sampling", f"no instant was looked at for {at - state.life.end:.1f} s"),)
+    if state.first_context_at is not None:
+        if state.work_cause is not None and state.idle is None:
+            return (state.work_cause,)
+        if enough(state.idle, limits) and state.unread_cause is not None:
+            return (state.unread_cause,)
+        after_gap = state.idle is not None and state.idle.start == state.gap_ended_at
+        gap = Cause(Reason.SAMPLING_GAP, "sampling", "the window began anew after a gap") if after_gap else None
+        return _too_short(state, state.idle.instants if state.idle else 0, state.idle, gap)
+    troubles = state.causes + state.look_causes
+    if state.empty is None and troubles:
+        return troubles
+    if state.empty is not None and at - state.empty.end > limits.max_gap_s:
+        return (Cause(Reason.SAMPLING_GAP, "open files", f"not read for {at - state.empty.end:.1f} s"),)
+    restart = state.last_restart.cause if state.last_restart is not None else None
+    gap = restart if restart is not None and restart.reason is Reason.SAMPLING_GAP else None
+    return _too_short(state, state.empty.looks if state.empty else 0, state.empty, gap)
+
+
+def _too_short(state: UseState, samples: int, run: Window | None, gap: Cause | None) -> tuple[Cause, ...]:
+    limits = state.limits
+    wanted = f"of at least {limits.samples} over at least {limits.span_s:g} s"
+    if run is not None:
+        detail = f"{samples} samples over {run.span:.1f} s so far, {wanted}"
+    elif state.life is not None and state.life.end < state.started_at + limits.grace_s:
+        detail = f"within the grace of {limits.grace_s:g} s"
+    else:
+        detail = f"no sample yet in which every instrument relied on answered, {wanted}"
+    short = Cause(Reason.WINDOW_TOO_SHORT, "window", detail)
+    return (short,) if gap is None else (gap, short)
+
+
+def _zero_memory(state: UseState, kind: Verdict, at: float, *, final: bool) -> tuple[bool, bool]:
+    """(memory read exactly 0 throughout, and the not conclusive warning is due).
+
+    Due where another instrument keeps the verdict unknown. If the others did agree at times, a conclusive window may
+    still come: it is given a second span before the weaker warning takes its place, unless the job is over.
+    """
+    run, limits = state.zero, state.limits
+    if run is None or state.memory_seen or state.first_context_at is not None:
+        return False, False
+    if not (enough(run, limits) and _fresh(run, at, limits)):
+        return False, False
+    restart = state.last_restart
+    open_question = bool(state.causes or state.look_causes) or (restart is not None and restart.at >= run.start)
+    patience = 1 if final or run.looks == 0 else 2
+    due = kind is Verdict.UNKNOWN and open_question and run.span >= patience * limits.span_s
+    return True, due
+
+
+# --- the job ----------------------------------------------------------------------------------------------------
 
 
 def job_verdict(
@@ -62,48 +235,140 @@ def job_verdict(
     changes: tuple[VerdictChange, ...] = (),
     changes_dropped: int = 0,
 ) -> JobVerdict:
-    raise NotImplementedError
+    """The job's verdict from its devices': all used = used; some used = partial; none used and any unknown = unknown;
+    else context_idle if any has a context, else no_context. A lease without a GPU states no verdict.
+
+    ``cpu`` left out: what the tree spent over the window that began last, which lies within all the others.
+    """
+    kinds = [device.verdict for device in devices]
+    used = kinds.count(Verdict.USED)
+    if not devices:
+        kind = Verdict.NOT_APPLICABLE
+    elif used:
+        kind = Verdict.USED if used == len(devices) else Verdict.PARTIAL
+    else:
+        kind = next(k for k in (Verdict.UNKNOWN, Verdict.CONTEXT_IDLE, Verdict.NO_CONTEXT) if k in kinds)
+    reasons = tuple(cause for device in devices for cause in device.reasons) if kind is Verdict.UNKNOWN else ()
+    judged = JobVerdict(
+        verdict=kind,
+        used=used,
+        of=len(devices),
+        words="",
+        devices=tuple(devices),
+        reasons=reasons,
+        cpu=cpu if cpu is not None else _cpu(devices),
+        changes=changes,
+        changes_dropped=changes_dropped,
+        at=max((device.at for device in devices), default=None),
+        final=bool(devices) and all(device.final for device in devices),
+    )
+    return replace(judged, words=job_words(judged))
+
+
+def _cpu(devices: Sequence[DeviceVerdict]) -> CpuUse | None:
+    windows = [device.window for device in devices if device.window is not None]
+    return max(windows, key=lambda window: window.start).cpu if windows else None
 
 
 def begin_job(devices: Iterable[UseState]) -> JobUse:
-    raise NotImplementedError
+    """The fold of a job over its leased devices; none for a lease without a GPU."""
+    return JobUse(tuple(devices))
 
 
 def observe_job(job: JobUse, samples: Iterable[DeviceSample]) -> JobUse:
-    """One instant of all the job's devices (samples are matched by ``device``)."""
-    raise NotImplementedError
+    """One instant of the job's devices; samples are matched by device, and a device may be missing from an instant."""
+    by_device = {state.device: state for state in job.devices}
+    at = None
+    for sample in samples:
+        if sample.device not in by_device:
+            raise ValueError(f"a sample of {sample.device}, which is not leased to this job")
+        by_device[sample.device] = observe(by_device[sample.device], sample)
+        at = sample.at if at is None else max(at, sample.at)
+    job = replace(job, devices=tuple(by_device[state.device] for state in job.devices))
+    return job if at is None else _note_change(job, at)
+
+
+def _note_change(job: JobUse, at: float) -> JobUse:
+    now = judge_job(job, now=at)
+    last = job.changes[-1].label if job.changes else Verdict.UNKNOWN.value
+    if now.label == last:
+        return job
+    changes, dropped = (*job.changes, VerdictChange(at, now.label)), job.changes_dropped
+    if len(changes) > 2 * _CHANGES_KEPT:
+        changes, dropped = changes[:_CHANGES_KEPT] + changes[_CHANGES_KEPT + 1 :], dropped + 1
+    return replace(job, changes=changes, changes_dropped=dropped)
 
 
 def judge_job(job: JobUse, *, now: float | None = None, final: bool = False) -> JobVerdict:
-    raise NotImplementedError
+    """The job's verdict at ``now``, with its changes so far; ``final`` at the job's end."""
+    devices = [verdict(state, now=now, final=final) for state in job.devices]
+    return job_verdict(devices, changes=job.changes, changes_dropped=job.changes_dropped)
+
+
+# --- what follows from it ---------------------------------------------------------------------------------------
 
 
 def announcement(
     before: JobVerdict | None, after: JobVerdict, already: Collection[AnnouncementKind]
 ) -> Announcement | None:
-    raise NotImplementedError
+    """What has to be recorded durably and then said now, if anything.
+
+    ``already`` holds the kinds that this phase has announced, from the durable record: each goes out once. Whether
+    something is due depends on ``after`` alone, so that an announcement missed by a restart is made up for; ``before``
+    only serves the words.
+    """
+    found = _due(after)
+    if found is None or found[0] in already:
+        return None
+    kind, conclusive_one, words = found
+    became = f" (was {before.label})" if before is not None and before.label != after.label else ""
+    return Announcement(kind, conclusive_one, after.label, f"{words}{became}", PROCEDURE, after.at)
+
+
+def _due(after: JobVerdict) -> tuple[AnnouncementKind, bool, str] | None:
+    if after.verdict is Verdict.NO_CONTEXT:
+        return AnnouncementKind.WARNING, True, f"GPU leased and not used: {after.words}"
+    zeros = [device for device in after.devices if device.unsettled_zero]
+    if after.verdict is Verdict.UNKNOWN and zeros:
+        if all(device.unsettled_zero or device.verdict is Verdict.NO_CONTEXT for device in after.devices):
+            words = (
+                f"not conclusive: memory read exactly 0 throughout, but another instrument left it open; {after.words}"
+            )
+            return AnnouncementKind.WARNING, False, words
+        return None
+    without = [device for device in after.devices if device.verdict is Verdict.NO_CONTEXT]
+    idle = [device for device in after.devices if device.verdict is Verdict.CONTEXT_IDLE]
+    mixed = after.verdict is Verdict.CONTEXT_IDLE and without
+    if mixed or (after.verdict is Verdict.PARTIAL and (without or idle)):
+        return AnnouncementKind.ADVISORY, True, f"some leased GPUs are not used: {after.words}"
+    return None
 
 
 def exit_code(verdict: JobVerdict) -> int:
-    raise NotImplementedError
+    """``rc verify``: 0 used, 1 not used, partial or context_idle, 2 unknown (or no verdict: no GPU was leased)."""
+    if verdict.verdict is Verdict.USED:
+        return 0
+    return 2 if verdict.verdict in (Verdict.UNKNOWN, Verdict.NOT_APPLICABLE) else 1
 
 
 def strict_code(command_code: int, verdict: JobVerdict) -> int:
-    """``rc run --strict``: turns only an exit code 0 into the verdict's."""
-    raise NotImplementedError
+    """``rc run --strict``: turns only an exit code 0 into the verdict's, and only where a GPU was leased."""
+    if command_code != 0 or verdict.verdict is Verdict.NOT_APPLICABLE:
+        return command_code
+    return exit_code(verdict)
 
 
-def explain(verdict: JobVerdict) -> list[str]:
-    raise NotImplementedError
-
-
-def to_dict(record: Any) -> dict[str, Any]:
-    raise NotImplementedError
+def to_dict(record: JobVerdict | DeviceVerdict | DeviceSample | Announcement | JobUse) -> dict[str, Any]:
+    """Plain JSON values, for reports, rows and sample logs."""
+    encoded: dict[str, Any] = encode(record)
+    return encoded
 
 
 def job_verdict_from_dict(data: Mapping[str, Any]) -> JobVerdict:
-    raise NotImplementedError
+    """The inverse of ``to_dict``; raises ValueError with the path to what does not fit."""
+    return decode(JobVerdict, data)
 
 
 def sample_from_dict(data: Mapping[str, Any]) -> DeviceSample:
-    raise NotImplementedError
+    """The inverse of ``to_dict``; raises ValueError with the path to what does not fit."""
+    return decode(DeviceSample, data)

@@ -177,6 +177,7 @@ class Window:
     largest_gap: float = 0.0
     looks: int = 0
     largest_look_gap: float = 0.0
+    last_look: float | None = None
     contexts: int = 0
     cpu_first: CpuMark | None = None
     cpu_last: CpuMark | None = None
