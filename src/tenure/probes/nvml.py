@@ -135,7 +135,7 @@ class NvmlProbe:
                 for _ in range(MAX_ROUNDS):
                     if not waiting:
                         break
-                    await self._round(waiting, options, at, results)
+                    await self._round(waiting, options, self._clock(), results)
                 late = Unavailable(
                     Reason.TIMEOUT, at, "nvml", Scope.DEVICE, f"not asked: {MAX_ROUNDS} others hung first"
                 )
