@@ -92,13 +92,18 @@ checked=(--require-hashes --only-binary :all: --requirement)
 # uv installs the lock about ten times faster than pip, so pip fetches uv first, by its hash in the same lock. uv does
 # not read pip's settings: where those name another index, and wherever uv fails, pip does it all, only slower.
 install_with_uv() {
+    local certificates=
     case "$(.venv/bin/python -I -m pip config list 2>/dev/null)" in
         *.index-url=* | *.no-index=*) return 1 ;;
     esac
     awk '/^uv==/ { on = 1 } on { print; if (!/\\$/) exit }' requirements.lock >.venv/uv.lock
+    # A machine that keeps certificates of its own may need them (a proxy that inspects); a bare container has none.
+    if [ -s /etc/ssl/certs/ca-certificates.crt ]; then certificates=--system-certs; fi
     "${pip[@]}" install "${checked[@]}" .venv/uv.lock &&
-        .venv/bin/uv pip install --quiet --no-config --link-mode copy --python .venv/bin/python \
-            "${checked[@]}" requirements.lock
+        .venv/bin/uv pip install --quiet --no-config $certificates --link-mode copy --python .venv/bin/python \
+            "${checked[@]}" requirements.lock && return
+    echo "setup: uv could not do it (its words stand above); now with pip, which is slower" >&2
+    return 1
 }
 
 install_with_uv || "${pip[@]}" install "${checked[@]}" requirements.lock ||
