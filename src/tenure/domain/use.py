@@ -1,7 +1,8 @@
 """Proof of use: what a job really did with its devices, said only as far as it was observed.
 
 The public face of the part. ``use_records`` holds the records, ``use_instant`` reads one instant, ``use_window`` folds
-instants into runs, ``use_words`` makes the sentences; here the runs become verdicts.
+instants into runs, ``use_verdict`` judges one device, ``use_words`` and ``use_report`` make the sentences; here the
+devices become the verdict of a job, and what follows from it is decided.
 
     state = begin("h:gpu0", started_at=mono, baseline=baseline)      # one per leased device
     job = begin_job([state])
@@ -18,7 +19,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tenure.domain.reading import Reason
 from tenure.domain.use_json import decode, encode
 from tenure.domain.use_records import (
     Accounting,
@@ -41,8 +41,9 @@ from tenure.domain.use_records import (
     Window,
 )
 from tenure.domain.use_report import explain
-from tenure.domain.use_window import UseState, begin, conclusive, enough, fold, observe
-from tenure.domain.use_words import PROCEDURE, device_words, job_words
+from tenure.domain.use_verdict import verdict
+from tenure.domain.use_window import UseState, begin, fold, observe
+from tenure.domain.use_words import PROCEDURE, job_words
 
 __all__ = [
     "PROCEDURE",
@@ -93,136 +94,6 @@ class JobUse:
     devices: tuple[UseState, ...]
     changes: tuple[VerdictChange, ...] = ()
     changes_dropped: int = 0
-
-
-# --- one device -------------------------------------------------------------------------------------------------
-
-
-def verdict(state: UseState, *, now: float | None = None, final: bool = False) -> DeviceVerdict:
-    """What may be said of the device at ``now`` (the last instant where left out); ``final`` at the job's end.
-
-    A run that ended longer than the largest allowed gap before ``now`` proves nothing of now any more.
-    """
-    limits = state.limits
-    last = state.life.end if state.life is not None else state.started_at
-    at = last if now is None else max(now, last)
-    empty = state.empty if conclusive(state.empty, limits) and _fresh(state.empty, at, limits) else None
-    idle = state.idle if enough(state.idle, limits) and _fresh(state.idle, at, limits) else None
-
-    reasons: tuple[Cause, ...] = ()
-    if state.first_work_at is not None:
-        kind, window = Verdict.USED, state.life
-    elif state.first_context_at is not None and idle is not None and (idle.contexts or not state.unread_contexts):
-        kind, window = Verdict.CONTEXT_IDLE, idle
-    elif state.first_context_at is None and empty is not None:
-        kind, window = Verdict.NO_CONTEXT, empty
-    else:
-        kind, window = Verdict.UNKNOWN, state.life
-        reasons = _why_unknown(state, at)
-    zero, unsettled = _zero_memory(state, kind, at, final=final)
-    worked, idles = state.last_work_at, idle.start if idle is not None else None
-    judged = DeviceVerdict(
-        device=state.device,
-        verdict=kind,
-        current=_current(state, empty, idle, at),
-        at=at,
-        started_at=state.started_at,
-        limits=limits,
-        words="",
-        reasons=reasons,
-        window=window,
-        life=state.life,
-        earlier=state.earlier,
-        first_context_at=state.first_context_at,
-        last_context_at=state.last_context_at,
-        context_instants=state.context_instants,
-        first_work_at=state.first_work_at,
-        last_work_at=state.last_work_at,
-        work_instants=state.work_instants,
-        idle_since=idles if worked is not None and idles is not None and idles > worked else None,
-        contended=bool(state.contenders),
-        contenders=state.contenders,
-        memory_zero_throughout=zero,
-        unsettled_zero=unsettled,
-        accounting_whole_life=state.accounting_whole_life,
-        instruments=state.instruments,
-        restarts=state.restarts,
-        last_restart=state.last_restart,
-        listed_without_handles=state.listed_without_handles,
-        late_samples=state.late_samples,
-        final=final,
-    )
-    return replace(judged, words=device_words(judged))
-
-
-def _fresh(window: Window | None, at: float, limits: Limits) -> bool:
-    return window is not None and at - window.end <= limits.max_gap_s
-
-
-def _current(state: UseState, empty: Window | None, idle: Window | None, at: float) -> Verdict:
-    """The verdict of the window that ends now, whatever was seen before it."""
-    if empty is not None:
-        return Verdict.NO_CONTEXT
-    if state.last_work_at is not None and at - state.last_work_at <= state.limits.span_s:
-        return Verdict.USED
-    if idle is not None and idle.contexts:
-        return Verdict.CONTEXT_IDLE
-    return Verdict.UNKNOWN
-
-
-def _why_unknown(state: UseState, at: float) -> tuple[Cause, ...]:
-    limits = state.limits
-    if state.life is None:
-        return (Cause(Reason.WINDOW_TOO_SHORT, "window", "no instant was looked at"),)
-    if at - state.life.end > limits.max_gap_s:
-        return (Cause(Reason.SAMPLING_GAP, "sampling", f"no instant was looked at for {at - state.life.end:.1f} s"),)
-    if state.first_context_at is not None:
-        if state.work_cause is not None and state.idle is None:
-            return (state.work_cause,)
-        if enough(state.idle, limits) and state.unread_cause is not None:
-            return (state.unread_cause,)
-        after_gap = state.idle is not None and state.idle.start == state.gap_ended_at
-        gap = Cause(Reason.SAMPLING_GAP, "sampling", "the window began anew after a gap") if after_gap else None
-        return _too_short(state, state.idle.instants if state.idle else 0, state.idle, gap)
-    troubles = state.causes + state.look_causes
-    if state.empty is None and troubles:
-        return troubles
-    if state.empty is not None and at - state.empty.end > limits.max_gap_s:
-        return (Cause(Reason.SAMPLING_GAP, "open files", f"not read for {at - state.empty.end:.1f} s"),)
-    restart = state.last_restart.cause if state.last_restart is not None else None
-    gap = restart if restart is not None and restart.reason is Reason.SAMPLING_GAP else None
-    return _too_short(state, state.empty.looks if state.empty else 0, state.empty, gap)
-
-
-def _too_short(state: UseState, samples: int, run: Window | None, gap: Cause | None) -> tuple[Cause, ...]:
-    limits = state.limits
-    wanted = f"of at least {limits.samples} over at least {limits.span_s:g} s"
-    if run is not None:
-        detail = f"{samples} samples over {run.span:.1f} s so far, {wanted}"
-    elif state.life is not None and state.life.end < state.started_at + limits.grace_s:
-        detail = f"within the grace of {limits.grace_s:g} s"
-    else:
-        detail = f"no sample yet in which every instrument relied on answered, {wanted}"
-    short = Cause(Reason.WINDOW_TOO_SHORT, "window", detail)
-    return (short,) if gap is None else (gap, short)
-
-
-def _zero_memory(state: UseState, kind: Verdict, at: float, *, final: bool) -> tuple[bool, bool]:
-    """(memory read exactly 0 throughout, and the not conclusive warning is due).
-
-    Due where another instrument keeps the verdict unknown. If the others did agree at times, a conclusive window may
-    still come: it is given a second span before the weaker warning takes its place, unless the job is over.
-    """
-    run, limits = state.zero, state.limits
-    if run is None or state.memory_seen or state.first_context_at is not None:
-        return False, False
-    if not (enough(run, limits) and _fresh(run, at, limits)):
-        return False, False
-    restart = state.last_restart
-    open_question = bool(state.causes or state.look_causes) or (restart is not None and restart.at >= run.start)
-    patience = 1 if final or run.looks == 0 else 2
-    due = kind is Verdict.UNKNOWN and open_question and run.span >= patience * limits.span_s
-    return True, due
 
 
 # --- the job ----------------------------------------------------------------------------------------------------

@@ -89,6 +89,11 @@ def read_instant(sample: DeviceSample, baseline: Reading[int], known: Known) -> 
     return Instant(context, work, work_cause, looked, tuple(causes), look_causes)
 
 
+def mib(amount: int) -> str:
+    """``512 MiB``; the bytes themselves where they are less than one."""
+    return f"{amount / (1 << 20):.0f} MiB" if amount >= 1 << 20 else f"{amount} bytes"
+
+
 def _above_zero(reading: Reading[float]) -> bool:
     return isinstance(reading, Value) and reading.value > 0
 
@@ -156,12 +161,12 @@ def _memory_causes(sample: DeviceSample, listed: Processes | None, baseline: Rea
     if isinstance(baseline, Unavailable):
         if _owned(memory.value, foreign):
             return []
-        return [Cause(Reason.BASELINE_UNKNOWN, MEMORY, f"{memory.value} bytes used; what rests there is not known")]
+        return [Cause(Reason.BASELINE_UNKNOWN, MEMORY, f"{mib(memory.value)} used; what rests there is not known")]
     excess = memory.value - baseline.value
     # What rests there is in the baseline already: it cannot own the excess as well.
     if excess <= 0 or _owned(excess, tuple(process for process in foreign if not process.resting)):
         return []
-    return [Cause(Reason.CONFLICT, MEMORY, f"{excess} bytes above the resting baseline that no listed process owns")]
+    return [Cause(Reason.CONFLICT, MEMORY, f"{mib(excess)} above the resting baseline that no listed process owns")]
 
 
 def _owned(excess: int, owners: tuple[ListedProcess, ...]) -> bool:
@@ -187,7 +192,7 @@ def _look(sample: DeviceSample) -> tuple[bool, tuple[Cause, ...]]:
     if handles is None:
         return False, ()
     if isinstance(handles, Unavailable):
-        return True, (_cause(handles, OPEN_FILES),)
+        return False, (_cause(handles, OPEN_FILES),)
     if handles.value.open:
         names = ", ".join(handles.value.open[:4])
         return True, (Cause(Reason.CONFLICT, OPEN_FILES, f"{names} open: neither a context nor its absence"),)

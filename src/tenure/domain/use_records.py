@@ -217,7 +217,8 @@ class DeviceVerdict:
     ``window`` is the run of instants that ``verdict`` rests on; ``life`` holds every instant looked at. ``reasons`` is
     empty unless the verdict is unknown; its first entry is the reason. ``idle_since``: start of a conclusive run
     without work after work was seen. ``earlier``: the last conclusive window without a context that has since been
-    broken. ``memory_zero_throughout``: memory read exactly 0 at every instant, over at least span and count.
+    broken. ``zero``: the present run of instants at which memory read exactly 0, where it reaches span and count and
+    memory never read anything else (then ``memory_zero_throughout``).
     ``unsettled_zero``: that, and another instrument kept the verdict unknown: the not conclusive warning is due.
     """
 
@@ -241,7 +242,7 @@ class DeviceVerdict:
     idle_since: float | None = None
     contended: bool = False
     contenders: tuple[ListedProcess, ...] = ()
-    memory_zero_throughout: bool = False
+    zero: Window | None = None
     unsettled_zero: bool = False
     accounting_whole_life: bool = False
     instruments: tuple[Tally, ...] = ()
@@ -254,6 +255,11 @@ class DeviceVerdict:
     @property
     def reason(self) -> Reason | None:
         return self.reasons[0].reason if self.reasons else None
+
+    @property
+    def memory_zero_throughout(self) -> bool:
+        """Memory read exactly 0 throughout: louder than idle utilisation, and no proof by itself."""
+        return self.zero is not None
 
     @property
     def context_seen(self) -> bool:

@@ -46,9 +46,10 @@ def _evidence(device: DeviceVerdict) -> list[str]:
     if device.last_restart is not None:
         restart = device.last_restart
         cause = cause_words(restart.cause)
-        lines.append(f"window restarted {device.restarts} times, last at {restart.at - start:.0f} s: {cause}")
-    if device.memory_zero_throughout:
-        lines.append("memory: exactly 0 at every instant of its run")
+        times = "once, at" if device.restarts == 1 else f"{device.restarts} times, last at"
+        lines.append(f"window restarted {times} {restart.at - start:.0f} s: {cause}")
+    if device.zero is not None:
+        lines.append(f"memory: exactly 0 at each of {over(device.zero)}")
     lines += [f"contended by: {process_words(process)}" for process in device.contenders]
     if device.listed_without_handles:
         count = device.listed_without_handles

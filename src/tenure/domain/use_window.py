@@ -225,7 +225,7 @@ def _remember(state: UseState, sample: DeviceSample, instant: Instant) -> UseSta
         known=_learn(state.known, sample),
         memory_seen=state.memory_seen or (isinstance(sample.memory_used, Value) and sample.memory_used.value > 0),
         causes=instant.causes,
-        look_causes=instant.look_causes if instant.looked else state.look_causes,
+        look_causes=instant.look_causes if instant.looked or instant.look_causes else state.look_causes,
         work_cause=instant.work_cause,
         unread_contexts=state.unread_contexts + int(unread),
         unread_cause=instant.work_cause if unread else state.unread_cause,

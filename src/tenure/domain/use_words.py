@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tenure.domain.reading import Reason
 from tenure.domain.use_records import (
     Cause,
     CpuUse,
@@ -40,7 +41,7 @@ def seconds(value: float) -> str:
 
 
 def over(window: Window) -> str:
-    """``any of 61 instants over 60 s (largest gap 1.0 s)``, without a plural for one."""
+    """``61 instants over 60 s (largest gap 1.0 s)``."""
     plural = "" if window.instants == 1 else "s"
     gap = f" (largest gap {window.largest_gap:.1f} s)" if window.instants > 1 else ""
     return f"{window.instants} instant{plural} over {seconds(window.span)}{gap}"
@@ -104,7 +105,7 @@ def _core(device: DeviceVerdict) -> str:
         return "unknown (window_too_short): no instant was looked at"
     if device.verdict is Verdict.NO_CONTEXT:
         looks = f"open files read at {window.looks} of them" if window.looks < window.instants else ""
-        never = "at no time of its life a context of the job, by accounting that was on throughout; "
+        never = "at no time up to the last look a context of the job, by accounting that was on throughout; "
         parts = f"no context at any of {over(window)}{f'; {looks}' if looks else ''}"
         return f"{never}{parts}" if device.accounting_whole_life else parts
     if device.verdict is Verdict.USED:
@@ -122,11 +123,12 @@ def _core(device: DeviceVerdict) -> str:
 
 def _unknown(device: DeviceVerdict, window: Window) -> str:
     why = "; ".join(map(cause_words, device.reasons))
-    seen = ""
+    seen, looked = "", f"; looked at {over(window)}"
     if device.context_seen:
-        seen = f"a context at {device.context_instants} of {over(window)}, work unknown; "
-    zero = "; memory read exactly 0 at every instant" if device.memory_zero_throughout else ""
-    looked = "" if device.context_seen else f"; looked at {over(window)}"
+        waiting = device.reason in (Reason.WINDOW_TOO_SHORT, Reason.SAMPLING_GAP)
+        work = "no work seen so far" if waiting else "work unknown"
+        seen, looked = f"a context at {device.context_instants} of {over(window)}, {work}; ", ""
+    zero = f"; memory read exactly 0 at each of {over(device.zero)}" if device.zero is not None else ""
     return f"unknown: {seen}{why}{looked}{zero}"
 
 
@@ -159,7 +161,8 @@ def _job_core(job: JobVerdict) -> str:
         members = [device for device in job.devices if device.verdict is kind]
         if members:
             groups.append(f"{noun} {len(members)} of {job.of} ({_names(members)})")
-    why = f"; {cause_words(job.reasons[0])}" if job.verdict is Verdict.UNKNOWN and job.reasons else ""
+    blind = next((device for device in job.devices if device.reasons), None)
+    why = f"; {blind.device}: {cause_words(blind.reasons[0])}" if blind is not None else ""
     idle = [device for device in job.devices if device.idle_since is not None]
     since = (
         f"; idle again: {', '.join(f'{d.device} since {_after(d, d.idle_since or 0.0)}' for d in idle)}" if idle else ""
