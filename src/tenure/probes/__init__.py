@@ -11,11 +11,11 @@ Public names (every figure is a ``Reading`` = ``Value | Unavailable(reason)``; b
   ``Reading[Handles] | Vanished``; ``environ_has(pid, key, value)``; ``survivors(key, value, table)``.
 - ``proc_child.ProcProbe(deadline_s=2.0)``: ``await handles(pids)``, ``await disk_free(paths)``: the calls above that
   can block on a stuck process or mount, in a child that is abandoned when it misses the deadline.
-- ``host.sample(disk_free=...)`` -> ``HostSample`` (MemAvailable, swap with kind, PSI, load).
+- ``host.sample()`` -> ``HostSample`` (MemAvailable, swap with kind, PSI, load).
 - ``identity.read()`` -> ``HostIdentity`` (machine id and its source, boot id, PID namespace, hostname, derived boot).
-- ``discovery.discover(probes, host)`` -> ``Discovery`` (``devices: tuple[FoundDevice, ...]``, ``problems``);
+- ``discovery.discover(probes, identity)`` -> ``Discovery`` (``devices: tuple[FoundDevice, ...]``, ``problems``);
   ``discovery.visible_environment(uuids)`` -> CUDA_VISIBLE_DEVICES and friends.
-- ``command.run(argv, deadline_s)`` -> ``Reading[CommandOutput]``; ``smi``: parsers of captured nvidia-smi output.
+- ``command.run(argv, deadline_s=5.0)`` -> ``Reading[CommandOutput]``; ``smi``: parsers of captured nvidia-smi output.
 
 Nothing here calls CUDA, and importing this package imports nothing else.
 """

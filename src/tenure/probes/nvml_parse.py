@@ -411,17 +411,21 @@ def attribute(
     """Sorts a process list by owner. ``here`` holds every pid that exists in this PID namespace.
 
     Take ``here`` from tables read before and after the list, or a process that just ended reads as unresolvable. A
-    list of another namespace (``same_namespace`` false) and entries of which none can be found here while none is the
-    job's are ``foreign_namespace``: a number alone is not a process.
+    list of another namespace (``same_namespace`` false: the observer's is not the driver's own) resolves to nobody:
+    a number alone is not a process. Who judges a list with unresolvable entries says foreign_namespace, not "nobody".
     """
     if isinstance(listed, Unavailable):
         return listed
-    foreign_list = bool(listed.value) and not same_namespace
-    mine = () if foreign_list else tuple(p for p in listed.value if p.pid in own)
-    others = () if foreign_list else tuple(p for p in listed.value if p.pid not in own and p.pid in here)
-    lost = tuple(p for p in listed.value if p not in mine and p not in others)
-    if lost and not mine:
-        pids = ", ".join(str(p.pid) for p in lost[:5])
-        detail = f"listed and not to be found in this PID namespace: {pids}"
-        return Unavailable(Reason.FOREIGN_NAMESPACE, listed.at, listed.instrument, Scope.PROCESS, detail)
-    return Value(Attribution(mine, others, lost), listed.at, listed.instrument, Scope.PROCESS)
+    own_pids = [p.pid in own and same_namespace for p in listed.value]
+    here_pids = [p.pid in here and same_namespace for p in listed.value]
+    sorted_out = list(zip(listed.value, own_pids, here_pids, strict=True))
+    return Value(
+        Attribution(
+            own=tuple(p for p, mine, _ in sorted_out if mine),
+            foreign=tuple(p for p, mine, known in sorted_out if known and not mine),
+            unresolvable=tuple(p for p, mine, known in sorted_out if not known and not mine),
+        ),
+        listed.at,
+        listed.instrument,
+        Scope.PROCESS,
+    )
