@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.domain import selector as selectors
+from tenure.domain.device import DeviceState
+from tenure.domain.job import Job
 from tenure.domain.queue import Requirement
 from tenure.domain.refusal import Refusal
 from tenure.domain.state import FleetState
@@ -41,3 +43,26 @@ def describe_mismatch(state: FleetState, need: Requirement, by_host: Mapping[str
         "see what each device offers with: rc describe DEVICE",
         facts,
     )
+
+
+def waiting(state: FleetState, job: Job) -> tuple[int, str]:
+    """Why a queued job waits: its place among those that ask for the same (1 is next), and what stands in the way."""
+    need = state.need_of(job)
+    found = state.queue.classes[need]
+    position = 1 + sum(1 for order in found.waiting.values() if order < job.order)
+    fits = [state.devices[name] for name in sorted(found.fits)]
+    if not fits:
+        return position, "no device that fits is known now"
+    held = {device.name for device in fits if device.state is DeviceState.READY}
+    told = [f"{device.name} is {device.words}" for device in fits if device.name not in held]
+    for device in fits:
+        lease = state.leases.get(device.lease) if device.lease is not None else None
+        if lease is not None and lease.job in state.jobs:
+            index = next(i for i, text in enumerate(told) if text.startswith(f"{device.name} is "))
+            told[index] += f" with job {lease.job} of {state.jobs[lease.job].owner}"
+    if held:
+        told.append(
+            f"{len(held)} ready, held for a job ahead that needs several at once or for {need.count} of one host"
+        )
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    return position, "; ".join(told[:4]) + more

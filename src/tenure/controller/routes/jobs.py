@@ -1,0 +1,191 @@
+"""Jobs: submit, look, stop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.responses import StreamingResponse
+
+from tenure.controller.auth import Caller
+from tenure.controller.follow import NDJSON, follow_job
+from tenure.controller.routes import Service
+from tenure.controller.service import Controller
+from tenure.controller.views import job_view
+from tenure.domain import commands as cmd
+from tenure.domain import selector as selectors
+from tenure.domain.fleet import submitted_job
+from tenure.domain.job import Job, JobSpec
+from tenure.domain.specs import spec_to
+from tenure.errors import TenureError
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_job_id() -> str:
+    """A fresh id: ``j`` and ten digits of base 32 (50 bits), without letters that look like digits."""
+    return "j" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(10))
+
+
+def canonical_selector(text: str) -> str:
+    """A selector's canonical text; raises ``invalid_selector`` with the place where it breaks."""
+    try:
+        return selectors.parse(text).canonical
+    except selectors.SelectorError as error:
+        raise TenureError(
+            "invalid_selector",
+            str(error),
+            do="for example: --select 'vram>=40G,class=train'",
+            facts={"select": text[:200]},
+        ) from error
+
+
+class SubmitBody(BaseModel):
+    """A job to run. ``key`` makes the submission idempotent: the same key and body is the same job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    argv: list[str] = Field(min_length=1, max_length=10_000)
+    cwd: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    device: str | None = None
+    select: str = ""
+    count: int = Field(1, ge=1, le=1024)
+    priority: int = Field(0, ge=-10, le=10)
+    queue_timeout_s: float | None = Field(None, ge=0, le=10 * 365 * 86_400, allow_inf_nan=False)
+    grace_s: float = Field(10.0, ge=0, le=3_600, allow_inf_nan=False)
+    label: str = Field("", max_length=200)
+    umask: int | None = Field(None, ge=0, le=0o777)
+    window: dict[str, Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]] = Field(default_factory=dict)
+    key: str | None = Field(None, min_length=1, max_length=200)
+    wait: bool = True
+
+    @field_validator("argv")
+    @classmethod
+    def _no_nul(cls, argv: list[str]) -> list[str]:
+        if not argv[0] or any("\0" in word for word in argv):
+            raise ValueError("a command has a name, and no word of it holds a NUL")
+        return argv
+
+    @field_validator("env")
+    @classmethod
+    def _names(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"{name[:40]!r} cannot be the name of an environment variable")
+        return env
+
+    @field_validator("window")
+    @classmethod
+    def _window(cls, window: dict[str, float]) -> dict[str, float]:
+        unknown = set(window) - {"grace_s", "span_s", "samples", "period_s"}
+        if unknown:
+            raise ValueError(f"a window has grace_s, span_s, samples and period_s, not {sorted(unknown)[0][:40]!r}")
+        return window
+
+    @field_validator("cwd")
+    @classmethod
+    def _absolute(cls, cwd: str | None) -> str | None:
+        if cwd is not None and (not cwd.startswith("/") or "\0" in cwd):
+            raise ValueError("the working directory is an absolute path")
+        return cwd
+
+    def spec(self) -> JobSpec:
+        """The specification to be run."""
+        return JobSpec(
+            argv=tuple(self.argv),
+            cwd=self.cwd,
+            env=self.env,
+            device=self.device,
+            select=canonical_selector(self.select),
+            count=self.count,
+            priority=self.priority,
+            queue_timeout_s=self.queue_timeout_s,
+            grace_s=self.grace_s,
+            label=self.label,
+            umask=self.umask,
+            window=self.window,
+        )
+
+
+@router.post("/jobs", status_code=201)
+async def submit(body: SubmitBody, caller: Caller, service: Service, follow: bool = False) -> Response:
+    """Accepts a job. With ``follow`` the answer is a stream of its output that ends with its record."""
+    spec = body.spec()
+    digest = hashlib.sha256(json.dumps(spec_to(spec), sort_keys=True).encode()).hexdigest()
+    command = cmd.Submit(new_job_id(), caller.name, spec, body.key, digest, body.wait)
+    outcomes = await service.execute(command)
+    job_id = submitted_job(command, service.state, outcomes.events)
+    if follow:
+        return StreamingResponse(follow_job(service, job_id, 0), status_code=201, media_type=NDJSON)
+    await service.writer.settled()
+    return Response(
+        json.dumps({"job": _view(service, await service.job(job_id))}), status_code=201, media_type="application/json"
+    )
+
+
+def _view(service: Controller, job: Job) -> dict[str, Any]:
+    return job_view(service.state, job, service.leases(job))
+
+
+@router.get("/jobs")
+async def list_jobs(
+    caller: Caller,
+    service: Service,
+    state: Annotated[str, Query(pattern="^(|open|queued|starting|running|stopping|ended)$")] = "",
+    owner: str = "",
+    device: str = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    before: float | None = None,
+) -> dict[str, Any]:
+    """Jobs, newest first; ``before`` (UTC seconds of submission) pages on."""
+    await service.writer.settled()
+    found = service.ledger.jobs(state=state, owner=owner, device=device, limit=limit, before=before)
+    shown = [_view(service, service.state.jobs.get(job.id, job)) for job in found]
+    return {"version": service.state.version, "jobs": shown}
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(job_id: str, caller: Caller, service: Service) -> dict[str, Any]:
+    """One job, by its id or an unambiguous beginning of it."""
+    return _view(service, await service.job(job_id))
+
+
+@router.get("/jobs/{job_id}/follow")
+async def follow(
+    job_id: str, caller: Caller, service: Service, offset: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    """The job's output from ``offset`` on and every change of its state, until it is over."""
+    job = await service.job(job_id)
+    return StreamingResponse(follow_job(service, job.id, offset), media_type=NDJSON)
+
+
+@router.get("/jobs/{job_id}/output")
+async def output(
+    job_id: str, caller: Caller, service: Service, offset: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    """The output that is here now, from ``offset`` on; does not wait for more."""
+    job = await service.job(job_id)
+    return StreamingResponse(follow_job(service, job.id, offset, wait=False), media_type=NDJSON)
+
+
+class StopBody(BaseModel):
+    """Why a job is to end."""
+
+    reason: str = Field("", max_length=500)
+
+
+@router.post("/jobs/{job_id}/stop", status_code=202)
+async def stop(job_id: str, body: StopBody, caller: Caller, service: Service) -> dict[str, Any]:
+    """Ends a job: at once where it waits; TERM, its grace, then KILL for the whole tree where it runs."""
+    job = await service.job(job_id)
+    if job.owner != caller.name and not caller.is_admin:
+        raise TenureError("not_permitted", f"job {job.id} belongs to {job.owner}", do="ask its owner or an admin")
+    await service.execute(cmd.Cancel(job.id, caller.name, body.reason))
+    return _view(service, await service.job(job.id))

@@ -1,0 +1,78 @@
+"""The controller itself: how it is, and telling it to go."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from tenure.controller.auth import Caller
+from tenure.controller.routes import Service
+from tenure.domain.job import JobState
+from tenure.errors import TenureError
+from tenure.wire.frames import WIRE
+
+router = APIRouter(prefix="/v1", tags=["controller"])
+
+
+@router.get("/status")
+async def status(caller: Caller, service: Service) -> dict[str, Any]:
+    """What runs, since when, and how many of what it has."""
+    await service.writer.settled()
+    state = service.state
+    return {
+        "version": service.version,
+        "wire": WIRE,
+        "pid": os.getpid(),
+        "user": service.user,
+        "home": str(service.layout.home),
+        "state_folder": str(service.layout.root),
+        "started_at": service.started_at,
+        "mode": service.mode,
+        "agents": [
+            {
+                "id": agent.id,
+                "host": agent.host,
+                "user": agent.user,
+                "contact": agent.contact,
+                "boot_id": agent.boot_id,
+                "instance": agent.instance,
+                "seen_at": agent.seen_at,
+            }
+            for agent in state.agents.values()
+        ],
+        "devices": dict(Counter(str(device.state) for device in state.devices.values())),
+        "simulated_devices": sum(device.simulated for device in state.devices.values()),
+        "queued": state.queue.length,
+        "running": len(service.running()),
+        "ledger_version": state.version,
+        "ignored_reports": service.ignored_reports,
+        "output_failure": service.outputs.failure,
+    }
+
+
+class ShutdownBody(BaseModel):
+    """``leave``: go although jobs run; their supervisors keep them, and the next controller takes them up again."""
+
+    leave: bool = False
+
+
+@router.post("/shutdown", status_code=202)
+async def shutdown(body: ShutdownBody, caller: Caller, service: Service) -> dict[str, Any]:
+    """Stops the embedded agent, then the controller. Refuses while jobs run, unless told to leave them."""
+    await service.writer.settled()
+    running = service.running()
+    if running and not body.leave:
+        listed = ", ".join(job.id for job in running[:8])
+        raise TenureError(
+            "jobs_running",
+            f"{len(running)} of your jobs run or start: {listed}",
+            do="wait for them, stop them with rc kill, or leave them running with: rc down --leave",
+            facts={"jobs": [job.id for job in running]},
+        )
+    service.stop.set()
+    queued = [job.id for job in service.state.jobs.values() if job.state is JobState.QUEUED]
+    return {"left_running": [job.id for job in running], "left_queued": queued, "pid": os.getpid()}

@@ -1,0 +1,124 @@
+"""The controller as one object: the writer over the ledger, the outputs, the agents' links and the feed.
+
+Routes parse, call one method here, and render. Nothing is told to anyone before it is committed: ``on_committed`` is
+the only place from which instructions go out and watchers are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+
+from tenure import __version__
+from tenure.controller.auth import user_of
+from tenure.controller.feed import EVENTS, Feed
+from tenure.controller.links import Links
+from tenure.controller.outputs import OutputStore
+from tenure.domain import commands as cmd
+from tenure.domain import events as ev
+from tenure.domain.fleet import Outcomes
+from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.state import FleetState
+from tenure.errors import TenureError
+from tenure.ledger import Committed, Ledger, Writer
+from tenure.paths import Layout
+
+
+class Controller:
+    """Everything a route or a loop may use.
+
+    ``deadlines`` are (job, seconds) for the loop that ends what waits too long; ``stop`` is set to make all of it end.
+    """
+
+    def __init__(self, layout: Layout, ledger: Ledger, mode: str) -> None:
+        self.layout = layout
+        self.mode = mode
+        self.ledger = ledger
+        self.feed = Feed()
+        self.links = Links()
+        self.outputs = OutputStore(layout, self.feed.notify)
+        self.writer = Writer(ledger, self._on_committed)
+        self.started_at = time.time()
+        self.user = user_of(os.getuid())
+        self.version = __version__
+        self.ignored_reports = 0
+        self.deadlines: list[tuple[str, float]] = []
+        self.stop = asyncio.Event()
+
+    @property
+    def state(self) -> FleetState:
+        """The fleet in memory. Await ``writer.settled()`` first: only then is all of it committed."""
+        return self.writer.state
+
+    async def start(self) -> None:
+        """Begins to accept commands. Every agent is out of contact until it is heard (I9, I14)."""
+        await self.writer.start()
+        for agent in [agent.id for agent in self.state.agents.values() if agent.contact]:
+            await self.execute(cmd.LoseContact(agent, 0.0))
+        for job in self.state.jobs.values():
+            if job.state is JobState.QUEUED and job.spec.queue_timeout_s is not None:
+                self.deadlines.append((job.id, job.spec.queue_timeout_s))
+
+    async def close(self) -> None:
+        """Stops accepting, makes everything durable and lets go of the files."""
+        self.feed.close()
+        for link in list(self.links.links.values()):
+            link.close()
+        await self.writer.close()
+        await self.outputs.close()
+        self.ledger.close()
+
+    async def execute(self, command: cmd.Command) -> Outcomes:
+        """Decides and commits one command; raises the refusal as an error. Returns only after the commit."""
+        result = await self.writer.submit(command)
+        if result.outcomes.refusal is not None:
+            raise TenureError.from_refusal(result.outcomes.refusal)
+        if result.outcomes.ignored:
+            self.ignored_reports += 1
+        return result.outcomes
+
+    def _on_committed(self, batch: Sequence[Committed]) -> None:
+        topics: set[str] = set()
+        for committed in batch:
+            for agent, told in committed.instructions:
+                self.links.tell(agent, told)
+            for event in committed.outcomes.events:
+                job = getattr(event, "job", None)
+                if job is not None:
+                    topics.add(job)
+                if isinstance(event, ev.JobSubmitted) and event.spec.get("queue_timeout_s") is not None:
+                    self.deadlines.append((event.job, float(event.spec["queue_timeout_s"])))
+                if isinstance(event, ev.JobEnded):
+                    self.outputs.forget(event.job)
+        if topics or any(committed.outcomes.events for committed in batch):
+            topics.add(EVENTS)
+        for topic in topics:
+            self.feed.notify(topic)
+
+    async def job(self, name: str) -> Job:
+        """A job by its id or an unambiguous beginning of it, open or closed."""
+        await self.writer.settled()
+        found = self.state.jobs.get(name) or self.ledger.job(name)
+        if found is not None:
+            return found
+        matches = self.ledger.jobs_by_prefix(name, 3) if name else []
+        if len(matches) == 1:
+            return self.state.jobs.get(matches[0].id) or matches[0]
+        if matches:
+            listed = ", ".join(job.id for job in matches)
+            raise TenureError(
+                "ambiguous_job", f"more than one job begins with {name!r}: {listed}", do="give more of it"
+            )
+        raise TenureError("unknown_job", f"there is no job {name!r}", do="list them with: rc jobs")
+
+    def leases(self, job: Job) -> list[Lease]:
+        """The leases of a job's current attempt: live ones from memory, released ones from the ledger."""
+        live = [self.state.leases[lease] for lease in job.leases if lease in self.state.leases]
+        return live if len(live) == len(job.leases) else self.ledger.leases_of(job.id, job.attempt)
+
+    def running(self) -> list[Job]:
+        """The jobs that are on a device now."""
+        waiting = (JobState.QUEUED, JobState.ENDED)
+        return [job for job in self.state.jobs.values() if job.state not in waiting]
