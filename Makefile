@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 
 PYTHON_IN_VENV := .venv/bin/python
-LANES := unit contract model integration e2e
+LANES := unit contract model crash integration e2e
 LINTS := lint-style lint-format lint-types lint-imports
 
 # More words for pytest: make unit ARGS="-k stamp -x"
