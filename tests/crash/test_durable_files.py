@@ -36,7 +36,7 @@ def patched(text: str, mutant: Mutant) -> str:
 
 
 FILE_SYNC = without(
-    "            sync_fd(fd)\n", around="            _write_all(fd, data, 0)\n", instead="            pass\n"
+    "            sync_fd(fd)\n", around="            write_all(fd, data, 0)\n", instead="            pass\n"
 )
 FOLDER_SYNC = without("    sync_dir(target.parent)\n", around="        raise\n")
 WRITER = {
@@ -73,10 +73,10 @@ def prove(tmp_path: Path, cut: Path, shim: Path) -> Prove:
         packages = SOURCE
         if mutant is not None:
             packages = tmp_path / "mutant"
-            shutil.copytree(SOURCE, packages, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-            module = packages / "tenure" / "durable.py"
-            text = (SOURCE / "tenure" / "durable.py").read_text()
-            module.write_text(patched(text, mutant))
+            shutil.rmtree(packages, ignore_errors=True)
+            shutil.copytree(SOURCE, packages, ignore=shutil.ignore_patterns("__pycache__"))
+            module = next(each for each in (packages / "tenure/durable").iterdir() if mutant[0] in each.read_text())
+            module.write_text(patched(module.read_text(), mutant))
         head = "import os, sys\nfrom record import mark\nos.chdir(sys.argv[1])\n"
         recording: Recording = record(
             [sys.executable, "-c", head + dedent(code), root], root, shim, python_path=[packages]
@@ -204,7 +204,7 @@ def test_a_journal_without_one_of_its_guards_is_caught(prove: Prove, mutant: Mut
 def test_a_recovery_without_one_of_its_guards_is_caught(prove: Prove, mutant: Mutant) -> None:
     module = types.ModuleType("mutant_of_durable")
     sys.modules[module.__name__] = module
-    exec(compile(patched((SOURCE / "tenure/durable.py").read_text(), mutant), "mutant", "exec"), module.__dict__)
+    exec(compile(patched((SOURCE / "tenure/durable/framed.py").read_text(), mutant), "mutant", "exec"), module.__dict__)
 
     def check(folder: Path, marks: list[str]) -> str | None:
         return journal_kept(folder, marks, module.FramedLog)
