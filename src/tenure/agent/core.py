@@ -19,6 +19,12 @@ from tenure.domain.specs import condition_to, outcome_to
 
 Decision: TypeAlias = tuple[list[r.AgentEvent], list[r.Effect]]
 
+_FORGOTTEN = Outcome(
+    Ending.LOST,
+    cause="lost_cause_not_established",
+    detail="the host accepted it once and has no record of it any more",
+)
+
 
 @dataclass(slots=True)
 class AgentState:
@@ -59,7 +65,7 @@ def _start(state: AgentState, message: StartJob) -> Decision:
         return [], []
     reason = _why_not(state, message.grants)
     if reason:
-        return _declined(state, message, reason, "refused")
+        return _declined(state, message, reason, None)
     accepted = r.AttemptAccepted(
         message.job, message.attempt, message.owner, message.grants, message.spec, state.identity
     )
@@ -86,7 +92,7 @@ def _stop(state: AgentState, message: StopJob) -> Decision:
     attempt = state.attempts.get((message.job, message.attempt))
     if attempt is None:
         never_seen = len(raised) == len(message.grants)
-        declined, effects = _declined(state, message, message.reason, "refused" if never_seen else "lost")
+        declined, effects = _declined(state, message, message.reason, None if never_seen else _FORGOTTEN)
         return events + declined, effects
     if attempt.phase == "ended":
         return events, [r.Look(attempt.key)] if attempt.unproved else []
@@ -95,19 +101,37 @@ def _stop(state: AgentState, message: StopJob) -> Decision:
     return events, [r.Signal(attempt.key)]
 
 
-def _declined(state: AgentState, message: StartJob | StopJob, reason: str, kind: str) -> Decision:
+def _declined(state: AgentState, message: StartJob | StopJob, reason: str, outcome: Outcome | None) -> Decision:
     """Records an attempt that does not run here, says so, and looks at its devices."""
-    key = (message.job, message.attempt)
-    tokens = {grant.device: grant.token for grant in message.grants}
-    body: dict[str, Any] = {"job": message.job, "attempt": message.attempt, "tokens": tokens}
-    if kind == "lost":
-        detail = "the host accepted it once and has no record of it any more"
-        outcome = Outcome(Ending.LOST, cause="lost_cause_not_established", detail=detail)
-        report = _report(state, "ended", {**body, "outcome": outcome_to(outcome), "proofs": {}}, key)
-    else:
-        report = _report(state, "refused", {**body, "reason": reason, "proofs": {}}, key)
-    declined = r.AttemptDeclined(message.job, message.attempt, message.grants, reason)
-    return [declined, report], [r.Send(report.seq), r.Look(key)]
+    event = r.AttemptDeclined(message.job, message.attempt, message.grants, reason, outcome)
+    return _decline(state, event)
+
+
+def _decline(state: AgentState, event: r.AttemptDeclined) -> Decision:
+    attempt = _declined_attempt(state, event)
+    report = _final_report(state, attempt)
+    return [event, report], [r.Send(report.seq), r.Look(attempt.key)]
+
+
+def _declined_attempt(state: AgentState, event: r.AttemptDeclined) -> r.Attempt:
+    key = (event.job, event.attempt)
+    attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
+    unproved = frozenset(grant.device for grant in event.grants)
+    return replace(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
+
+
+def _final_report(state: AgentState, attempt: r.Attempt) -> r.ReportQueued:
+    """All that is known of an attempt that is over: how it ended, and what was seen on each of its devices."""
+    body: dict[str, Any] = {
+        "job": attempt.job,
+        "attempt": attempt.attempt,
+        "tokens": attempt.tokens,
+        "proofs": {name: condition_to(seen) for name, seen in attempt.looks.items()},
+    }
+    if attempt.outcome is None:
+        return r.ReportQueued(state.next_seq, "refused", {**body, "reason": attempt.stop or ""}, attempt.key)
+    body |= {"outcome": outcome_to(attempt.outcome), "output_bytes": attempt.output_bytes, "use": attempt.use}
+    return r.ReportQueued(state.next_seq, "ended", body, attempt.key)
 
 
 # -- what the supervisor and the probes tell ---------------------------------------------------------------------------
@@ -136,35 +160,19 @@ def _not_started(state: AgentState, message: r.NotStarted) -> Decision:
     attempt = state.attempts.get((message.job, message.attempt))
     if attempt is None or attempt.phase != "accepted":
         return [], []
-    body = {"job": attempt.job, "attempt": attempt.attempt, "tokens": attempt.tokens}
-    report = _report(state, "refused", {**body, "reason": message.detail, "proofs": {}}, attempt.key)
-    declined = r.AttemptDeclined(attempt.job, attempt.attempt, attempt.grants, message.detail)
-    return [declined, report], [r.Send(report.seq), r.Look(attempt.key)]
+    return _decline(state, r.AttemptDeclined(attempt.job, attempt.attempt, attempt.grants, message.detail))
 
 
 def _ended(state: AgentState, message: r.Ended) -> Decision:
     attempt = state.attempts.get((message.job, message.attempt))
     if attempt is None or attempt.phase == "ended":
         return [], []
-    body = {
-        "job": attempt.job,
-        "attempt": attempt.attempt,
-        "tokens": attempt.tokens,
-        "outcome": outcome_to(message.outcome),
-        "output_bytes": message.output_bytes,
-        "proofs": {name: condition_to(seen) for name, seen in message.proofs.items()},
-        "use": message.use,
-    }
-    report = _report(state, "ended", body, attempt.key)
-    events: list[r.AgentEvent] = [r.AttemptEnded(attempt.job, attempt.attempt, message.outcome, message.output_bytes)]
+    events: list[r.AgentEvent] = [
+        r.AttemptEnded(attempt.job, attempt.attempt, message.outcome, message.output_bytes, message.use)
+    ]
     if message.proofs:
         events.append(r.DevicesLooked(attempt.job, attempt.attempt, message.proofs))
-    events.append(report)
-    left = {g.device for g in attempt.grants if not _proves_empty(message.proofs.get(g.device))}
-    effects: list[r.Effect] = [r.Send(report.seq)]
-    if left:
-        effects.append(r.Look(attempt.key))
-    return events, effects
+    return _reported(state, attempt, events)
 
 
 def _looked(state: AgentState, message: r.Looked) -> Decision:
@@ -178,18 +186,29 @@ def _looked(state: AgentState, message: r.Looked) -> Decision:
     }
     if not news:
         return [], []
-    body = {
-        "job": attempt.job,
-        "attempt": attempt.attempt,
-        "tokens": attempt.tokens,
-        "proofs": {name: condition_to(seen) for name, seen in news.items()},
-    }
-    report = _report(state, "proof", body, attempt.key)
-    return [r.DevicesLooked(attempt.job, attempt.attempt, news), report], [r.Send(report.seq)]
+    events, effects = _reported(state, attempt, [r.DevicesLooked(attempt.job, attempt.attempt, news)])
+    return events, [effect for effect in effects if not isinstance(effect, r.Look)]
 
 
-def _proves_empty(seen: Condition | None) -> bool:
-    return seen is not None and seen.outcome in r.PROVES_EMPTY
+def _reported(state: AgentState, attempt: r.Attempt, events: list[r.AgentEvent]) -> Decision:
+    """The events with the report that follows from them, and a look at what is still unproved."""
+    for event in events:
+        if isinstance(event, r.AttemptEnded | r.DevicesLooked):
+            attempt = _ended_attempt(attempt, event) if isinstance(event, r.AttemptEnded) else _seen(attempt, event)
+    report = _final_report(state, attempt)
+    effects: list[r.Effect] = [r.Send(report.seq)]
+    if attempt.unproved:
+        effects.append(r.Look(attempt.key))
+    return [*events, report], effects
+
+
+def _ended_attempt(attempt: r.Attempt, event: r.AttemptEnded) -> r.Attempt:
+    return replace(attempt, phase="ended", outcome=event.outcome, output_bytes=event.output_bytes, use=event.use)
+
+
+def _seen(attempt: r.Attempt, event: r.DevicesLooked) -> r.Attempt:
+    proved = {name for name, seen in event.proofs.items() if seen.outcome in r.PROVES_EMPTY}
+    return replace(attempt, unproved=attempt.unproved - proved, looks={**attempt.looks, **event.proofs})
 
 
 def _judged(state: AgentState, message: r.Judged) -> Decision:
@@ -274,10 +293,10 @@ def _on_accepted(state: AgentState, event: r.AttemptAccepted) -> None:
 
 
 def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
-    key = (event.job, event.attempt)
-    attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
-    unproved = frozenset(grant.device for grant in event.grants)
-    state.attempts[key] = replace(attempt, phase="ended", stop=event.reason, unproved=unproved)
+    for grant in event.grants:  # what was declined once is never started later: a repeated start is fenced too
+        _raise(state, grant.uuid, grant.token)
+    attempt = _declined_attempt(state, event)
+    state.attempts[attempt.key] = attempt
 
 
 def _on_stop(state: AgentState, event: r.StopAccepted) -> None:
@@ -292,17 +311,12 @@ def _on_made(state: AgentState, event: r.SupervisorMade) -> None:
 
 def _on_ended(state: AgentState, event: r.AttemptEnded) -> None:
     key = (event.job, event.attempt)
-    state.attempts[key] = replace(
-        state.attempts[key], phase="ended", outcome=event.outcome, output_bytes=event.output_bytes
-    )
+    state.attempts[key] = _ended_attempt(state.attempts[key], event)
 
 
 def _on_looked(state: AgentState, event: r.DevicesLooked) -> None:
-    attempt = state.attempts[(event.job, event.attempt)]
-    proved = {name for name, seen in event.proofs.items() if _proves_empty(seen)}
-    state.attempts[attempt.key] = replace(
-        attempt, unproved=attempt.unproved - proved, looks={**attempt.looks, **event.proofs}
-    )
+    key = (event.job, event.attempt)
+    state.attempts[key] = _seen(state.attempts[key], event)
 
 
 def _on_queued(state: AgentState, event: r.ReportQueued) -> None:
@@ -350,16 +364,17 @@ def snapshot(state: AgentState) -> list[r.AgentEvent]:
     """Events that rebuild the state: what a compacted journal holds instead of its history."""
     events: list[r.AgentEvent] = [r.Fenced(dict(state.high_water))]
     for a in state.attempts.values():
-        if a.spec is None:
-            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or ""))
-        else:
+        if a.spec is not None:
             events.append(r.AttemptAccepted(a.job, a.attempt, a.owner, a.grants, a.spec, a.identity))
-            events += [r.StopAccepted(a.job, a.attempt, a.stop)] if a.stop is not None else []
             events += [r.SupervisorMade(a.job, a.attempt, a.supervisor)] if a.supervisor is not None else []
-            if a.phase == "ended" and a.outcome is not None:
-                events.append(r.AttemptEnded(a.job, a.attempt, a.outcome, a.output_bytes))
-            elif a.phase == "ended":
-                events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or ""))
+        ran = a.phase == "ended" and a.outcome is not None and a.spec is not None
+        if ran and a.outcome is not None:
+            events += [r.StopAccepted(a.job, a.attempt, a.stop)] if a.stop is not None else []
+            events.append(r.AttemptEnded(a.job, a.attempt, a.outcome, a.output_bytes, a.use))
+        elif a.phase == "ended":
+            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or "", a.outcome))
+        elif a.stop is not None:
+            events.append(r.StopAccepted(a.job, a.attempt, a.stop))
         events += [r.DevicesLooked(a.job, a.attempt, a.looks)] if a.looks else []
         events += [r.OutputAcked(a.job, a.attempt, a.output_acked)] if a.output_acked else []
     events += list(state.outbox.values())

@@ -38,6 +38,7 @@ class Attempt:
     stop: str | None = None
     supervisor: tuple[int, int] | None = None
     outcome: Outcome | None = None
+    use: Mapping[str, Any] | None = None
     output_bytes: int = 0
     output_acked: int = 0
     unproved: frozenset[str] = frozenset()
@@ -79,12 +80,16 @@ class AttemptAccepted:
 
 @dataclass(frozen=True, slots=True)
 class AttemptDeclined:
-    """An attempt that will never run here: a start refused, or a stop that came first."""
+    """An attempt that will not run here: a start refused, or a stop that came first.
+
+    ``outcome`` is set where it may have run once and nothing of that is known any more.
+    """
 
     job: str
     attempt: int
     grants: tuple[Grant, ...]
     reason: str
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class AttemptEnded:
     attempt: int
     outcome: Outcome
     output_bytes: int
+    use: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,11 @@ class ReportRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReportEnded:
-    """The attempt is over. ``proofs`` holds, for each device already looked at, what was found there."""
+    """The attempt is over. ``proofs`` holds, for each device already looked at, what was found there.
+
+    It is sent again, whole, whenever a look found something new: so the reports of one attempt may be lost, repeated
+    and reordered, and whichever arrives says all that is known.
+    """
 
     agent: str
     job: str
@@ -116,17 +120,6 @@ class ReportEnded:
     output_bytes: int | None = None
     proofs: Mapping[str, Condition] = field(default_factory=dict)
     use: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportProof:
-    """What a look at the devices of an ended attempt found: nobody (the proof of emptiness) or somebody."""
-
-    agent: str
-    job: str
-    attempt: int
-    tokens: Tokens
-    proofs: Mapping[str, Condition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +152,6 @@ Command: TypeAlias = (
     | ReportStarted
     | ReportRefused
     | ReportEnded
-    | ReportProof
     | ReportUse
     | ReportDevice
 )

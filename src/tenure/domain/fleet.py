@@ -296,6 +296,8 @@ def _started(state: FleetState, report: cmd.ReportStarted, now: float) -> Decisi
 
 
 def _refused(state: FleetState, report: cmd.ReportRefused, now: float) -> Decision:
+    if all(lease.state == "ending" for lease in _current(state, report)):
+        return _proved(state, report, now)
     job = _current_job(state, report)
     if job.state not in (JobState.STARTING, JobState.STOPPING):
         raise StaleReport(f"{report.job} is {job.state} already")
@@ -313,9 +315,10 @@ def _refused(state: FleetState, report: cmd.ReportRefused, now: float) -> Decisi
 
 
 def _report_ended(state: FleetState, report: cmd.ReportEnded, now: float) -> Decision:
-    job = _current_job(state, report)
+    leases = _current(state, report)
     decided: list[ev.Event] = []
-    if job.state is not JobState.ENDED:  # I7: a terminal state is written once
+    if any(lease.state != "ending" for lease in leases):  # I7: a terminal state is written once
+        job = _current_job(state, report)
         actor = f"agent:{report.agent}"
         if report.use is not None:
             decided.append(ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=report.use))
@@ -323,14 +326,7 @@ def _report_ended(state: FleetState, report: cmd.ReportEnded, now: float) -> Dec
         if job.stop and not outcome.cause:
             outcome = Outcome(outcome.ending, outcome.code, outcome.signal, job.stop, outcome.detail, outcome.stats)
         decided.append(_ended(job, outcome, now, actor, report.output_bytes))
-    return decided + _proved(state, report, now)
-
-
-def _report_proof(state: FleetState, report: cmd.ReportProof, now: float) -> Decision:
-    leases = _current(state, report)
-    if any(lease.state != "ending" for lease in leases):  # I8: release needs the end of the attempt first
-        raise StaleReport(f"{report.job}#{report.attempt} has not ended")
-    return _proved(state, report, now)
+    return decided + _proved(state, report, now)  # I8: the end first, then the release
 
 
 def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
@@ -406,7 +402,6 @@ _DECIDE: Mapping[type[Any], Callable[[FleetState, Any, float], Decision]] = {
     cmd.ReportStarted: _started,
     cmd.ReportRefused: _refused,
     cmd.ReportEnded: _report_ended,
-    cmd.ReportProof: _report_proof,
     cmd.ReportUse: _report_use,
     cmd.ReportDevice: _report_device,
 }

@@ -64,10 +64,15 @@ def on_register(state: FleetState, agent: str, known: Iterable[tuple[str, int]])
     """What an agent that has just connected must be told again.
 
     An attempt it does not know was either never delivered (then its start is sent) or its record is gone; then a
-    stop makes it look, and report what it can prove.
+    stop makes it look, and report what it can prove. An attempt that only the agent knows is older than a restored
+    ledger, or done with: nothing may run without a lease (I3), so it is stopped.
     """
     held = set(known)
-    told: list[Instruction] = []
+    told: list[Instruction] = [
+        StopJob(job_id, attempt, (), "this controller has no lease for it")
+        for job_id, attempt in sorted(held)
+        if not state.live_leases(job_id, attempt)
+    ]
     for job_id, attempt in sorted(_attempts_on(state, agent)):
         job = state.jobs.get(job_id)
         stopping = job is not None and job.attempt == attempt and job.state is JobState.STOPPING

@@ -30,7 +30,6 @@ REPORTS: Final[Mapping[str, type[Any]]] = {
     "started": cmd.ReportStarted,
     "refused": cmd.ReportRefused,
     "ended": cmd.ReportEnded,
-    "proof": cmd.ReportProof,
     "use": cmd.ReportUse,
     "device": cmd.ReportDevice,
 }
