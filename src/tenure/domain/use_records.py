@@ -193,10 +193,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """When and why a window of absence had to begin anew."""
+    """When and why a window of absence had to begin anew; no ``cause`` means that a context of the job was seen."""
 
     at: float
-    cause: Cause
+    cause: Cause | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def _evidence(device: DeviceVerdict) -> list[str]:
     lines += [f"instrument: {_tally(tally)}" for tally in device.instruments]
     if device.last_restart is not None:
         restart = device.last_restart
-        cause = cause_words(restart.cause)
+        cause = cause_words(restart.cause) if restart.cause is not None else "a context of the job"
         times = "once, at" if device.restarts == 1 else f"{device.restarts} times, last at"
         lines.append(f"window restarted {times} {restart.at - start:.0f} s: {cause}")
     if device.zero is not None:

@@ -142,7 +142,7 @@ def _break_at_first_answers(state: UseState, sample: DeviceSample) -> UseState:
     return state
 
 
-def _break_empty(state: UseState, at: float, cause: Cause) -> UseState:
+def _break_empty(state: UseState, at: float, cause: Cause | None) -> UseState:
     if state.empty is None:
         return state
     earlier = state.empty if conclusive(state.empty, state.limits) else state.earlier
@@ -152,8 +152,8 @@ def _break_empty(state: UseState, at: float, cause: Cause) -> UseState:
 
 def _extend_empty(state: UseState, sample: DeviceSample, instant: Instant) -> UseState:
     if not instant.absent:
-        cause = next(iter(instant.causes + instant.look_causes), None)
-        return _break_empty(state, sample.at, cause or Cause(Reason.CONFLICT, PROCESS_LIST, "a context was seen"))
+        seen = instant.context
+        return _break_empty(state, sample.at, None if seen else (instant.causes + instant.look_causes)[0])
     if state.empty is not None and instant.looked:
         unread = sample.at - state.empty.end
         if unread > state.limits.max_gap_s:

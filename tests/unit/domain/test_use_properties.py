@@ -35,7 +35,7 @@ from tenure.domain.use import (
     verdict,
 )
 
-LIMITS = Limits(grace_s=3, span_s=6, samples=3, max_gap_s=4)
+LIMITS = Limits(grace_s=3, span_s=6, samples=4, max_gap_s=4)
 REST = 512
 BASELINES: tuple[Reading[int], ...] = (
     Value(REST, 0.0, "baseline", Scope.DEVICE),
