@@ -30,6 +30,7 @@ test: setup ## everything CI holds: lint, then every lane
 unit: setup ## fast tests of single parts
 contract: setup ## one suite held against every store and every fake of a port
 model: setup ## state machines and simulated fleets from a seed
+crash: setup ## power cuts replayed: every folder that one could have left
 integration: setup ## real processes, sockets, databases and kernels
 e2e: setup ## whole commands as a person types them
 
