@@ -45,6 +45,7 @@ class FleetState:
         self.leases: dict[str, Lease] = {}
         self.leases_of: dict[tuple[str, int], tuple[str, ...]] = {}
         self.tokens: dict[str, int] = {}
+        self.token_floor = 0
         self.keys: dict[tuple[str, str], tuple[str, str]] = {}
         self.queue = Queue()
         self.version = 0
@@ -77,6 +78,16 @@ class FleetState:
             for lease in (self.leases.get(key) for key in self.leases_of.get((job, attempt), ()))
             if lease is not None and lease.live
         ]
+
+    def drain(self) -> None:
+        """Forgets what changed and what was closed: the ledger has it now."""
+        self.touched.clear()
+        self.closed.clear()
+        self.released.clear()
+
+    def become(self, other: FleetState) -> None:
+        """Turns into another state, which must not be used afterwards; whoever holds this one sees the new."""
+        self.__dict__.update(other.__dict__)
 
     def validate(self) -> None:
         """Checks every index against the records it derives from; raises AssertionError with what disagrees.

@@ -1,0 +1,431 @@
+"""The ledger's port: events and current rows in one transaction, and reads of what is committed.
+
+Everything here is the same SQL on every store; what opens a store, words its errors and keeps its files in order is
+the store's own module (``sqlite``). One writer: ``commit`` moves the ``head`` row from the version it knows to the
+next, and a head found elsewhere means that somebody else wrote.
+
+Reads go through connections of their own, see committed data only, hold nothing open once they have returned, and may
+be called from any thread. They block: an event loop calls them in a thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tenure.domain import events as ev
+from tenure.domain.device import Device, DeviceState
+from tenure.domain.evolve import evolve
+from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.state import FleetState
+from tenure.errors import TenureError
+from tenure.ledger import rows, tables
+from tenure.ledger.rows import Row, Stored
+
+_CHUNK = 500
+# Spelt as in the partial indexes, so that they are used.
+_LIVE = tables.leases.c.state != sa.literal_column("'released'")
+_UNFINISHED = tables.jobs.c.state != sa.literal_column("'ended'")
+_T = TypeVar("_T")
+
+
+class LedgerError(TenureError):
+    """A read or a transaction of the ledger failed; of a failed transaction nothing was kept, unless ``unsure``.
+
+    ``unsure`` says that the store could not tell whether the transaction is on disk: read it anew before going on.
+    """
+
+    unsure = False
+
+
+class Prepared:
+    """One statement, compiled once for a store, run with many rows: tuples of plain values in the order of ``names``.
+
+    Its parameters are the names with ``to_`` before them.
+
+    SQLAlchemy's own ``execute`` looks at every value of every row again; for rows that are plain already that costs
+    more than the insert itself.
+    """
+
+    def __init__(self, statement: sa.sql.ClauseElement, names: Sequence[str], dialect: sa.engine.Dialect) -> None:
+        compiled: Any = statement.compile(dialect=dialect)
+        self.sql = str(compiled)
+        parameters = [f"to_{name}" for name in names]
+        wanted: list[str] | None = compiled.positiontup
+        self._arrange: Callable[[Row], Any] | None
+        if wanted is None:
+            self._arrange = lambda row: dict(zip(parameters, row, strict=True))
+        elif wanted == parameters:
+            self._arrange = None
+        else:
+            self._arrange = itemgetter(*(parameters.index(name) for name in wanted))
+
+    def run(self, connection: sa.Connection, many: Sequence[Row]) -> int:
+        """Runs the statement for every row; gives the number of rows that it changed."""
+        if not many:
+            return 0
+        values = list(many) if self._arrange is None else [self._arrange(row) for row in many]
+        return connection.exec_driver_sql(self.sql, values).rowcount
+
+
+class _Statements:
+    """Every statement of a commit, for one dialect."""
+
+    def __init__(self, dialect: sa.engine.Dialect) -> None:
+        def bound(names: Sequence[str]) -> dict[str, Any]:
+            return {name: sa.bindparam(f"to_{name}") for name in names}  # a bare column's name is reserved
+
+        def insert(table: sa.Table, names: Sequence[str]) -> Prepared:
+            return Prepared(sa.insert(table).values(bound(names)), names, dialect)
+
+        def update(table: sa.Table, names: Sequence[str]) -> Prepared:
+            *moving, key = names
+            it = table.c[key] == sa.bindparam(f"to_{key}")
+            return Prepared(sa.update(table).where(it).values(bound(moving)), names, dialect)
+
+        def upsert(table: sa.Table, names: Sequence[str], key: str) -> Prepared:
+            make = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+            new: Any = make(table).values(bound(names))
+            changed = {name: new.excluded[name] for name in names if name != key}
+            return Prepared(new.on_conflict_do_update(index_elements=[key], set_=changed), names, dialect)
+
+        self.events = insert(tables.events, rows.EVENT)
+        self.agents = upsert(tables.agents, rows.AGENT, "id")
+        self.tokens = upsert(tables.tokens, rows.TOKEN, "uuid")
+        self.devices = upsert(tables.devices, rows.DEVICE, "name")
+        self.devices_moved = update(tables.devices, rows.DEVICE_MOVING)
+        self.jobs = insert(tables.jobs, rows.JOB)
+        self.jobs_moved = update(tables.jobs, rows.JOB_MOVING)
+        self.leases = insert(tables.leases, rows.LEASE)
+        self.leases_moved = update(tables.leases, rows.LEASE_MOVING)
+        head, moving = tables.head, ("version", "sequence", "last_arrival")
+        here = head.c.version == sa.bindparam("to_before")
+        self.head = Prepared(sa.update(head).where(here).values(bound(moving)), (*moving, "before"), dialect)
+
+
+class Ledger:
+    """The durable history and the rows that follow from it. ``Ledger.open(path)`` opens the store of a path."""
+
+    def __init__(self, writing: sa.Engine, reading: sa.Engine) -> None:
+        self._writing = writing
+        self._reading = reading
+        self._writer: sa.Connection | None = None
+        self._statements = _Statements(writing.dialect)
+
+    @staticmethod
+    def open(path: str | Path) -> Ledger:
+        """Opens the ledger of a path, makes it where there is none, and brings its schema up to date.
+
+        Only for the one writer: the caller holds the lock of the folder. Raises ``TenureError``:
+        ``network_file_system``, ``damaged_state`` (the message names the file and what to do; nothing was changed),
+        ``disk_full`` or ``io_error``.
+        """
+        from tenure.ledger.sqlite import open_sqlite
+
+        return open_sqlite(Path(path))
+
+    # -- what a store has to say for itself ------------------------------------------------------------------------
+
+    def failure(self, error: Exception) -> LedgerError:
+        """The error of a store in Tenure's words: code, file, and what to do."""
+        raise NotImplementedError
+
+    def rest(self) -> None:
+        """Puts the store's files in order while nobody needs it. Never raises for what can wait."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: a path, or the address of a server."""
+        raise NotImplementedError
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def load(self, state: FleetState, now: float | None = None) -> list[Stored]:
+        """Fills a fresh state from the rows, and records that nobody has been heard of yet.
+
+        An agent that had contact when the ledger was last written has none with a controller that has only just
+        started: that is a change of state, so it becomes an event (``contact_lost``, silent for 0 s) and is committed
+        here. Memory, rows and replay agree on return. Gives those events. ``now``: UTC seconds, by default the clock.
+        """
+        self.restore(state)
+        at = time.time() if now is None else now
+        unheard: list[ev.Event] = [
+            ev.ContactLost(at=at, agent=agent.id, silent_s=0.0)
+            for agent in sorted(state.agents.values(), key=lambda agent: agent.id)
+            if agent.contact
+        ]
+        for event in unheard:
+            evolve(state, event)
+        stored = self.commit(unheard, state) if unheard else []
+        state.drain()
+        return stored
+
+    def restore(self, state: FleetState) -> None:
+        """Makes a state what the rows say, exactly; whatever was in it is gone. Reads what is open, never history."""
+        with self._transaction() as connection:
+            fresh = _restored(connection)
+        state.become(fresh)
+
+    def commit(self, events: Sequence[ev.Event], state: FleetState) -> list[Stored]:
+        """Writes events that the state has just taken in, and the rows they touched, in one transaction.
+
+        The events are numbered so that the last one is ``state.version``. On return they are durable; then the caller
+        drains the state. Raises ``LedgerError`` having kept nothing.
+        """
+        first = state.version - len(events) + 1
+        stored = [rows.event_row(first + index, event) for index, event in enumerate(events)]
+        self.write(events, stored, state)
+        return stored
+
+    def write(self, events: Sequence[ev.Event], stored: Sequence[Stored], state: FleetState) -> None:
+        """``commit`` for events that have been made rows already."""
+        changes = _Changes(events, state)
+        do = self._statements
+        with self._transaction() as connection:
+            before = state.version - len(stored)
+            if do.head.run(connection, [(state.version, state.sequence, state.last_arrival, before)]) != 1:
+                raise _not_alone(self.place, before)
+            do.events.run(connection, stored)
+            do.agents.run(connection, changes.agents)
+            do.tokens.run(connection, changes.tokens)
+            do.devices.run(connection, changes.devices)
+            do.jobs.run(connection, changes.jobs)
+            # Leases that end make room for those that begin: one live lease a device holds after every statement.
+            moved = do.leases_moved.run(connection, changes.leases_moved)
+            do.leases.run(connection, changes.leases)
+            moved += do.devices_moved.run(connection, changes.devices_moved)
+            moved += do.jobs_moved.run(connection, changes.jobs_moved)
+            expected = len(changes.leases_moved) + len(changes.devices_moved) + len(changes.jobs_moved)
+            if moved != expected:
+                raise LedgerError(
+                    "internal",
+                    f"Of {expected} rows that had to change, {moved} were there: memory and {self.place} disagree.",
+                    do="Nothing was written. Restart the controller, which reads the rows afresh, and report this.",
+                    facts={"expected": expected, "changed": moved},
+                )
+
+    def close(self) -> None:
+        """Closes every connection. What was committed stays."""
+        self._let_go()
+        self._reading.dispose()
+        self._writing.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """The writing connection inside one transaction, which is rolled back on any error."""
+        try:
+            if self._writer is None:
+                self._writer = self._connect()
+            with self._writer.begin():
+                yield self._writer
+        except sa.exc.DBAPIError as error:
+            failed = self.failure(error)
+            if failed.unsure or error.connection_invalidated:
+                self._let_go()
+            raise failed from error
+
+    def _connect(self) -> sa.Connection:
+        """A fresh writing connection."""
+        return self._writing.connect()
+
+    def _let_go(self) -> None:
+        """Drops the writing connection, whatever state it is in; the next transaction opens another."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.invalidate()
+                writer.close()
+            except sa.exc.SQLAlchemyError:
+                pass  # it was on its way out, and the error that mattered is on its way up
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        try:
+            with self._reading.connect() as connection:
+                return [row._asdict() for row in connection.execute(query)]
+        except sa.exc.DBAPIError as error:
+            raise self.failure(error) from error
+
+    def version(self) -> int:
+        """The number of the last committed event; 0 before the first."""
+        return int(self._read(sa.select(tables.head.c.version))[0]["version"])
+
+    def events_after(self, seq: int, limit: int = 500) -> list[Stored]:
+        """The committed events with numbers above ``seq``, in order, at most ``limit``."""
+        query = sa.select(tables.events).where(tables.events.c.seq > seq).order_by(tables.events.c.seq).limit(limit)
+        return [Stored(**row) for row in self._read(query)]
+
+    def events_of_job(self, job: str, limit: int = 1000) -> list[Stored]:
+        """The events that name a job, in order, at most ``limit``."""
+        query = sa.select(tables.events).where(tables.events.c.job == job).order_by(tables.events.c.seq).limit(limit)
+        return [Stored(**row) for row in self._read(query)]
+
+    def job(self, job: str) -> Job | None:
+        """A job by its whole id, open or closed."""
+        found = self._read(sa.select(tables.jobs).where(tables.jobs.c.id == job))
+        return rows.job_from(found[0]) if found else None
+
+    def jobs_by_prefix(self, prefix: str, limit: int = 2) -> list[Job]:
+        """The jobs whose ids begin with a text, by id, at most ``limit``: more than one means it is ambiguous."""
+        ids = tables.jobs.c.id
+        query = sa.select(tables.jobs).where(ids >= prefix, ids < prefix + "\U0010ffff").order_by(ids).limit(limit)
+        return [rows.job_from(row) for row in self._read(query)]
+
+    def jobs(
+        self, *, state: str = "", owner: str = "", device: str = "", limit: int = 50, before: float | None = None
+    ) -> list[Job]:
+        """Jobs, the latest submission first, at most ``limit``; empty filters let everything pass.
+
+        ``state`` is a state's name or ``open`` (all but ended), ``device`` one that some attempt was granted, and
+        ``before`` (UTC seconds of submission) goes on where a page ended.
+        """
+        table, lent = tables.jobs, tables.leases
+        query = sa.select(table).order_by(table.c.submitted_at.desc(), table.c.order_seq.desc()).limit(limit)
+        if owner:
+            query = query.where(table.c.owner == owner)
+        if state == "open":
+            query = query.where(_UNFINISHED)
+        elif state:
+            query = query.where(table.c.state == state)
+        if device:
+            query = query.where(sa.exists().where(lent.c.job == table.c.id, lent.c.device == device))
+        if before is not None:
+            query = query.where(table.c.submitted_at < before)
+        return [rows.job_from(row) for row in self._read(query)]
+
+    def leases_of(self, job: str, attempt: int | None = None) -> list[Lease]:
+        """The leases of one attempt of a job, or of all of them; released ones too, by attempt and device."""
+        table = tables.leases
+        query = sa.select(table).where(table.c.job == job).order_by(table.c.attempt, table.c.device)
+        if attempt is not None:
+            query = query.where(table.c.attempt == attempt)
+        return [rows.lease_from(row) for row in self._read(query)]
+
+    def devices(self) -> list[Device]:
+        """Every device as it was last written, by name. Whether its agent is connected now, only memory knows."""
+        query = sa.select(tables.devices).order_by(tables.devices.c.name)
+        return [rows.device_from(row) for row in self._read(query)]
+
+    def key_lookup(self, owner: str, key: str) -> tuple[str, str] | None:
+        """The job that an idempotency key made, and the hash of what it asked for."""
+        return self.keys_lookup([(owner, key)]).get((owner, key))
+
+    def keys_lookup(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
+        """``key_lookup`` for many pairs of owner and key at once; keys that made no job are left out."""
+        by_owner: dict[str, list[str]] = {}
+        for owner, key in pairs:
+            by_owner.setdefault(owner, []).append(key)
+        table = tables.jobs
+        wanted = sa.select(table.c.owner, table.c.key, table.c.id, table.c.body_hash)
+        found = {}
+        for owner, keys in by_owner.items():
+            for start in range(0, len(keys), _CHUNK):
+                query = wanted.where(table.c.owner == owner, table.c.key.in_(keys[start : start + _CHUNK]))
+                for row in self._read(query):
+                    found[(row["owner"], row["key"])] = (row["id"], row["body_hash"])
+        return found
+
+
+class _Changes:
+    """The rows that a batch touched, sorted by what has to be done with them.
+
+    The events tell which rows are new: a job is born by ``JobSubmitted``, a lease by ``LeaseGranted``; a device is
+    written whole when it is registered and in its moving parts otherwise.
+    """
+
+    def __init__(self, events: Iterable[ev.Event], state: FleetState) -> None:
+        new: set[str] = set()
+        registered: set[str] = set()
+        for event in events:
+            if isinstance(event, ev.JobSubmitted):
+                new.add(event.job)
+            elif isinstance(event, ev.LeaseGranted):
+                new.update(lease for lease, _, _ in event.leases)
+            elif isinstance(event, ev.DeviceRegistered):
+                registered.add(event.device)
+        self.agents: list[Row] = []
+        self.tokens: list[Row] = []
+        self.devices: list[Row] = []
+        self.devices_moved: list[Row] = []
+        self.jobs: list[Row] = []
+        self.jobs_moved: list[Row] = []
+        self.leases: list[Row] = []
+        self.leases_moved: list[Row] = []
+        for table, key in state.touched:
+            if table == "devices":
+                device = state.devices[key]
+                if key in registered:
+                    self.devices.append(rows.device_row(device))
+                else:
+                    self.devices_moved.append(rows.device_moving(device))
+            elif table == "jobs":
+                job = state.jobs.get(key) or state.closed[key]
+                if key in new:
+                    self.jobs.append(rows.job_row(job))
+                else:
+                    self.jobs_moved.append(rows.job_moving(job))
+            elif table == "leases":
+                lease = state.leases.get(key) or state.released[key]
+                if key in new:
+                    self.leases.append(rows.lease_row(lease))
+                else:
+                    self.leases_moved.append(rows.lease_moving(lease))
+            elif table == "tokens":
+                self.tokens.append((key, state.tokens[key]))
+            elif table == "agents":
+                self.agents.append(rows.agent_row(state.agents[key]))
+            else:
+                raise KeyError(f"no table {table!r} for {key!r}")
+
+
+def _restored(connection: sa.Connection) -> FleetState:
+    def read(query: sa.Select[Any], record: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
+        return [record(row._asdict()) for row in connection.execute(query)]
+
+    state = FleetState()
+    head = connection.execute(sa.select(tables.head)).mappings().one()
+    state.version, state.sequence, state.last_arrival = head["version"], head["sequence"], head["last_arrival"]
+    state.agents = {agent.id: agent for agent in read(sa.select(tables.agents), rows.agent_from)}
+    for uuid, token in connection.execute(sa.select(tables.tokens.c.uuid, tables.tokens.c.token)):
+        state.tokens[uuid] = token
+    for device in read(sa.select(tables.devices).order_by(tables.devices.c.name), rows.device_from):
+        state.devices[device.name] = device
+        state.uuids[device.uuid] = device.name
+        state.devices_of_agent.setdefault(device.agent, set()).add(device.name)
+        state.queue.set_ready(device.name, device.state is DeviceState.READY)
+    members: dict[tuple[str, int], list[Lease]] = {}
+    for lease in read(sa.select(tables.leases).where(_LIVE), rows.lease_from):
+        state.leases[lease.id] = lease
+        members.setdefault((lease.job, lease.attempt), []).append(lease)
+    for attempt, leases in members.items():  # a grant lists its devices by name
+        state.leases_of[attempt] = tuple(lease.id for lease in sorted(leases, key=lambda lease: lease.device))
+    holding = sorted({job for job, _ in members})
+    found = {job.id: job for job in read(sa.select(tables.jobs).where(_UNFINISHED), rows.job_from)}
+    for start in range(0, len(holding), _CHUNK):
+        among = tables.jobs.c.id.in_(holding[start : start + _CHUNK])
+        found |= {job.id: job for job in read(sa.select(tables.jobs).where(among), rows.job_from)}
+    state.jobs = found
+    for job in sorted(found.values(), key=lambda job: job.order):
+        if job.state is JobState.QUEUED:
+            need = state.need_of(job)
+            if not state.queue.has(need):
+                state.queue.open(need, state.match(need, state.devices.values()))
+            state.queue.add(job.id, job.order, need)
+    return state
+
+
+def _not_alone(place: str, version: int) -> LedgerError:
+    return LedgerError(
+        "already_running",
+        f"Somebody else wrote to {place} after event {version}.",
+        do="Only one controller may use a ledger: end the other one, then restart this one.",
+        facts={"place": place, "version": version},
+    )
