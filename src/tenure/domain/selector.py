@@ -247,9 +247,8 @@ def _parse_condition(text: str, position: int) -> tuple[Condition, int]:
     end = len(text) if end < 0 else end
     if text.startswith("(", position):
         raise SelectorError(text, position, "one value; a list is asked for with in", f"{key} in (a,b)")
-    value = _value(text, position, end, f"{key}{operator}40G")
+    value, want = _value(text, position, end, f"{key}{operator}40G")
     _balanced(text, position, end)
-    want = comparable(value)
     if want.is_text and operator not in ("=", "!="):
         expected = f"after {operator} a number, a version, or a quantity with K, M, G or T and nothing behind it"
         raise SelectorError(text, position, expected, f"{key}{operator}40G")
@@ -267,7 +266,7 @@ def _parse_list(text: str, position: int, key: str) -> tuple[Condition, int]:
     end = _skip(text, close + 1)
     if end < len(text) and text[end] != ",":
         raise SelectorError(text, end, "a comma or the end", f"{example},class=train")
-    typed: list[str] = []
+    typed: list[tuple[str, Comparable]] = []
     start = position + 1
     for piece in text[start:close].split(",", LIST_LIMIT):
         if len(typed) == LIST_LIMIT:
@@ -277,15 +276,15 @@ def _parse_list(text: str, position: int, key: str) -> tuple[Condition, int]:
         if "(" in piece:
             raise SelectorError(text, start + piece.index("("), "a value without parentheses in a list", example)
         start = stop + 1
-    wanted = {want.text: want for want in map(comparable, typed)}
+    wanted = {want.text: want for _, want in typed}
     values = tuple(sorted(wanted))
     operator: Operator = "in" if len(values) > 1 else "="
-    written = f"{key} in ({','.join(typed)})"
+    written = f"{key} in ({','.join(value for value, _ in typed)})"
     return Condition(key, operator, values, written, tuple(wanted[value] for value in values)), end
 
 
-def _value(text: str, start: int, end: int, example: str) -> str:
-    """The value between two positions, without the blanks around it; refuses what no value may be."""
+def _value(text: str, start: int, end: int, example: str) -> tuple[str, Comparable]:
+    """The value between two positions, as typed without the blanks around it, and read; refuses what no value may be."""
     value = text[start:end].strip(" ")
     start = _skip(text, start)
     if not value:
@@ -298,9 +297,11 @@ def _value(text: str, start: int, end: int, example: str) -> str:
     if not value.isprintable():
         at = next(i for i, character in enumerate(value) if not character.isprintable())
         raise SelectorError(text, start + at, "a value without control characters", example)
-    if unknown_reason(value, "declared") is not None:
+    want = comparable(value)
+    # Asked of the normal form: 18446744073709551615.0K must not pass, only for its canonical text to be refused.
+    if unknown_reason(want.text, "declared") is not None:
         raise SelectorError(text, start, "a value (what is unknown matches nothing and cannot be asked for)", example)
-    return value
+    return value, want
 
 
 def _balanced(text: str, start: int, end: int) -> None:
