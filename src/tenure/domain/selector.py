@@ -284,7 +284,7 @@ def _parse_list(text: str, position: int, key: str) -> tuple[Condition, int]:
 
 
 def _value(text: str, start: int, end: int, example: str) -> tuple[str, Comparable]:
-    """The value between two positions, as typed without the blanks around it, and read; refuses what no value may be."""
+    """The value between two positions, as typed less the blanks around it, and read; refuses what none may be."""
     value = text[start:end].strip(" ")
     start = _skip(text, start)
     if not value:
