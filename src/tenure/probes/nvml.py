@@ -233,6 +233,8 @@ class NvmlProbe:
 
     async def _ready_child(self, at: float) -> Child:
         """The child, started if need be. Raises _Failed while the source is in its pause or when the start fails."""
+        if self._child is not None and self._child.reaped():
+            self._abandon("ended between two calls")
         if self._child is not None:
             return self._child
         if self._source.why is not None and at < self._source.again_at:

@@ -95,6 +95,8 @@ class ProcProbe:
         """Asks for what is not answered yet; a subject that blocks or kills the child is answered with that."""
         self._undead = [child for child in self._undead if not child.reaped()]
         loop = asyncio.get_running_loop()
+        if self._child is not None and self._child.reaped():
+            self._abandon()
         try:
             if self._child is None:
                 if len(self._undead) >= MAX_UNDEAD:
