@@ -1,0 +1,406 @@
+"""The spawner, and the supervisor that owns one job's whole process tree. Standard library only; run, never imported.
+
+    agent --SOCK_SEQPACKET--> spawner --fork, setsid, fork--> supervisor --fork, setsid, exec--> the command's tree
+
+The promise: **exit.json exists => no process of the tree is alive.** A child subreaper inherits every orphan below it,
+and a process that is gone has no children; so when waitpid(-1) answers ECHILD no descendant is left, whatever forked,
+changed its session, its name or its descriptors. Where there is a cgroup v2, cgroup.kill ends a fork storm in one
+stroke, and "populated 0" is asked for as well.
+
+A stop (SIGTERM: TERM to every member, grace, then KILL; SIGUSR1: KILL now) never waits for output or a disk: the main
+thread owns signals and children and touches nothing but /proc and the cgroup until the tree is gone; one thread moves
+the output. Signals are blocked from before the fork and fetched with sigtimedwait: without a handler there is no
+instant at which a stop could come too early.
+"""
+# Run with -I -S; pathlib, typing and subprocess would double start-up time and memory, so:
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH109, PTH116, PTH208
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+from contextlib import suppress
+
+GATED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD}
+SETTLE_S = 0.5  # what outlived the command gets SIGTERM and this long (or the grace, if shorter) before SIGKILL
+CHUNK, DRAIN = 1 << 18, 256  # bytes of a read; reads of a stream once the tree is gone (an outsider may still write)
+RESERVE, EXIT_TRIES = ".exit.tmp", 130  # has its blocks from the start, for a full disk; else ten minutes of trying
+INDEX = struct.Struct("<QIBxxxd")  # offset, length, stream, time; length 0: bytes of that stream were lost here
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER, SYS_CLONE3, CLONE_INTO_CGROUP = 15, 36, 435, 1 << 33
+LIBC = ctypes.PyDLL(None, use_errno=True)
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+class Proc:
+    """One line of /proc/PID/stat. ``start`` (ticks since boot) tells a process from a later one of the same number."""
+
+    def __init__(self, pid: int) -> None:
+        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        self.pid, self.ppid, self.pgid, self.start = pid, int(fields[1]), int(fields[2]), int(fields[19])
+        self.alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # Z with threads: only its first one ended
+
+
+class Tree:
+    """The command and everything below it: who is there, how they are signalled and reaped, and the proof of none."""
+
+    def __init__(self) -> None:
+        self.me, self.leader, self.status, self.cgroup = os.getpid(), 0, 0, ""
+        self.over, self.ended = False, (0.0, 0.0)  # the leader's end; its time in UTC and monotonic seconds
+        self.stopped, self.killed, self.stragglers = False, False, 0
+
+    def members(self) -> list[Proc]:
+        """Every process below this one, dead ones not yet reaped included, parents before their children."""
+        children: dict[int, list[Proc]] = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError, IndexError):  # gone between listing and reading; a later round and ECHILD decide
+                p = Proc(int(name))
+                children.setdefault(p.ppid, []).append(p)
+        found = children.pop(self.me, [])
+        for p in found:  # grows while it is walked
+            found += children.pop(p.pid, [])
+        return found
+
+    def tell(self, *numbers: int) -> list[Proc]:
+        """Signals every member, and never a later process that was given its number. Answers who they were."""
+        found = self.members()
+        for p in found:  # it may end first; or (setuid) we may not, and then exit.json stays away
+            with suppress(OSError, IndexError), open(os.pidfd_open(p.pid), "rb", buffering=0) as pidfd:
+                if Proc(p.pid).start == p.start:
+                    for number in numbers:
+                        signal.pidfd_send_signal(pidfd.fileno(), number)
+        return found
+
+    def reap(self) -> bool:
+        """Collects the dead. True: waitpid says ECHILD, so nothing is below us."""
+        count = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if count:  # the leader has just ended by itself, and somebody is left
+                self.stragglers, count = sum(p.alive for p in self.members()), False
+            if pid == 0:
+                return False
+            if pid == self.leader:
+                self.over, self.status, self.ended = True, status, (time.time(), time.monotonic())
+                count = not self.stopped
+
+    def empty(self) -> bool:
+        """The proof: no child is left, and the cgroup (where there is one) has nobody in it."""
+        with suppress(FileNotFoundError):  # the group was removed, which the kernel allows of an empty one only
+            return self.reap() and not (self.cgroup and b"populated 1" in read_file(f"{self.cgroup}/cgroup.events"))
+        return True
+
+    def kill_everything(self) -> None:
+        """SIGKILL in rounds until the tree is empty; it does not come back before. Newcomers fall in a later round."""
+        pause = 0.001
+        while not self.empty():
+            found = self.tell(signal.SIGKILL)
+            self.killed = self.killed or any(p.alive for p in found)
+            if self.cgroup:
+                with suppress(OSError), open(f"{self.cgroup}/cgroup.kill", "w") as file:
+                    file.write("1")  # forks in flight included
+            # A process group is signalled in one stroke, forks in flight included. Groups of our own children only:
+            # a child that we have not reaped pins the group's number, so that it can be nobody else's.
+            for group in {p.pgid for p in found if p.ppid == self.me} - {os.getpgrp()}:
+                with suppress(OSError):  # nobody left in it
+                    os.killpg(group, signal.SIGKILL)
+            # One that forks, leaves its group and exits outruns these rounds: kill children as soon as they are ours.
+            for _ in range(200 if pause < 0.1 else 1):
+                with suppress(OSError):  # not permitted, or a kernel without CONFIG_PROC_CHILDREN
+                    for pid in read_file(f"/proc/self/task/{self.me}/children").split():
+                        os.kill(int(pid), signal.SIGKILL)
+                if self.reap():
+                    break
+            pause = 0.001 if signal.sigtimedwait({signal.SIGCHLD}, pause) else min(pause * 2, 1.0)
+
+    def watch(self, grace: float) -> None:
+        """From the start of the command to the empty tree."""
+        deadline: float | None = None  # when patience ends; None: no end was asked for
+        while not self.empty():
+            if deadline is None and self.over:
+                self.tell(signal.SIGTERM, signal.SIGCONT)  # a stopped process would not see the one without the other
+                deadline = time.monotonic() + min(grace, SETTLE_S)
+            left = 86400.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                self.kill_everything()
+                break
+            got = signal.sigtimedwait(GATED, left)
+            if got is None or got.si_signo == signal.SIGCHLD:
+                continue
+            self.reap()  # an end that came before the stop is an end of its own
+            first = not self.stopped and not self.over
+            self.stopped = self.stopped or first
+            if got.si_signo == signal.SIGUSR1:
+                deadline = 0.0
+            elif first:
+                self.tell(signal.SIGTERM, signal.SIGCONT)
+                deadline = time.monotonic() + grace
+
+
+class Output:
+    """Moves both streams to output.bin and output.idx in a thread of its own. It goes on reading whatever happens: a
+    disk that fails costs bytes, which are counted, and neither blocks nor ends the command."""
+
+    def __init__(self, nudge: str | None) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
+        (self.out, self.out_w), (self.err, self.err_w), (self.wake, self.wake_w) = os.pipe(), os.pipe(), os.pipe()
+        os.set_blocking(self.out, False)
+        os.set_blocking(self.err, False)
+        self.streams, self.seen, self.gaps = {self.out: 1, self.err: 2}, {1: 0, 2: 0}, {1: b"", 2: b""}
+        self.size, self.indexed, self.lost, self.error = 0, 0, 0, ""
+        self.bell, self.folder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), os.getcwd()
+        self.nudge_path = nudge and min(nudge, os.path.relpath(nudge), key=len)  # an address holds 107 bytes
+        self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
+
+    def nudge(self, what: str) -> None:
+        if self.nudge_path:
+            with suppress(OSError):  # the agent is away, or has ten of them to read: it polls as well
+                text = json.dumps({"dir": self.folder, "what": what}).encode()
+                self.bell.sendto(text, socket.MSG_DONTWAIT, self.nudge_path)
+
+    def run(self) -> None:
+        with self.done:
+            ready, poller = [-1], select.poll()
+            for fd in (self.out, self.err, self.wake):
+                poller.register(fd, select.POLLIN)
+            while self.streams and self.wake not in ready:
+                ready = [fd for fd, _ in poller.poll()]
+                for fd in self.streams.keys() & ready:
+                    if self.move(fd) == 0:
+                        poller.unregister(fd)
+                        del self.streams[fd]
+                self.nudge("output")
+
+    def finish(self) -> None:
+        """Called when the tree is gone: takes what is left in the pipes, and comes back when it is on the disk."""
+        os.write(self.wake_w, b"x")
+        self.done.acquire()  # for good: if the thread could not be started, or not yet, this does its work
+        for fd in self.streams:
+            for _ in range(DRAIN):
+                if self.move(fd) <= 0:
+                    break
+        for fd in (self.data, self.index):
+            try:
+                os.fsync(fd)
+            except OSError as e:
+                self.error = self.error or f"fsync: {e.strerror}"
+
+    def move(self, fd: int) -> int:
+        """One read, stored whole (bytes, then index record) or not at all. Gives its bytes; 0: ended, -1: none yet."""
+        try:
+            count = os.readv(fd, [self.buffer])
+        except BlockingIOError:
+            return -1
+        stream = self.streams[fd]
+        self.seen[stream] += count
+        record = self.gaps[stream] + INDEX.pack(self.size, count, stream, time.time()) if count else b""
+        try:
+            write_all(self.data, self.buffer[:count])
+            write_all(self.index, record)
+            self.size, self.indexed, self.gaps[stream] = self.size + count, self.indexed + len(record), b""
+        except OSError as e:
+            self.error = self.error or f"{e.strerror} (first at byte {self.size} of output.bin)"
+            self.lost, self.gaps[stream] = self.lost + count, INDEX.pack(self.size, 0, stream, time.time())
+            for file, size in ((self.data, self.size), (self.index, self.indexed)):
+                with suppress(OSError):  # what is past the last index record is not output
+                    os.ftruncate(file, size)
+        return count
+
+
+class Attempt:
+    """One attempt, from the request to exit.json. The supervisor's working directory is the attempt's folder."""
+
+    def __init__(self) -> None:
+        """Raises where nothing can be run; then there is no supervisor.json, and no exit.json will come."""
+        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
+        me, boot = Proc(os.getpid()), read_file("/proc/sys/kernel/random/boot_id").decode().strip()
+        self.spec, self.began = json.loads(read_file("spec.json")), (time.time(), time.monotonic())
+        self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
+        self.output, self.tree, (self.status, self.status_w) = Output(self.spec.get("nudge")), Tree(), os.pipe()
+        with open(RESERVE, "a") as file:
+            os.posix_fallocate(file.fileno(), 0, 16384)
+        self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "started_at": self.began[0]}
+        self.mine |= {"boot_id": boot, "pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
+        self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
+
+    def publish(self, path: str, mode: str) -> None:
+        """Not fsynced: after a power cut another boot id makes all of it void."""
+        with open(path, mode) as file:
+            json.dump(self.mine, file)
+
+    def fork(self) -> int:
+        """Into a new cgroup where one can be made: clone3 puts the child there from its first instruction, without the
+        milliseconds that moving a running process costs. Where that fails the subreaper alone has to do."""
+        if parent := self.spec.get("cgroup_parent"):
+            group = f"{parent}/tenure-{self.spec['job']}.{self.spec['attempt']}"
+            with suppress(OSError):
+                os.mkdir(group)
+                os.stat(f"{group}/cgroup.kill")
+                arguments = [CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, os.open(group, os.O_RDONLY)]
+                pid = int(LIBC.syscall(SYS_CLONE3, struct.pack("11Q", *arguments), 88))
+                if pid >= 0:
+                    self.tree.cgroup = group
+                    return pid
+            with suppress(OSError):
+                os.rmdir(group)
+        return os.fork()
+
+    def become_command(self) -> None:
+        """Runs in the forked child. Ends in exec, or with one line on the status pipe, which exec closes."""
+        spec, code, doing, hint = self.spec, 126, "start", ""
+        try:
+            os.setsid()
+            os.dup2(self.output.out_w, 1)
+            os.dup2(self.output.err_w, 2)
+            for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, self.status_w}:
+                os.closerange(fd, fd + 1)  # unlike close, says nothing of the listing's own descriptor, which is gone
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(number, signal.SIG_DFL)
+            if spec.get("umask") is not None:
+                os.umask(spec["umask"])
+            doing, hint = f"enter {spec['cwd']}", "create it on this host, or name another working directory with --cwd"
+            os.chdir(spec["cwd"])
+            doing, hint = f"run {spec['argv'][0]}", "check its execute bit and its #! line"
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a stop that came until here is delivered now: nothing runs
+            os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+        except BaseException as e:
+            if isinstance(e, FileNotFoundError | NotADirectoryError) and doing.startswith("run"):
+                code, hint = 127, "check the name, PATH, and what its #! line names, as this host sees them"
+            text = f"cannot {doing}: {getattr(e, 'strerror', None) or e}; {hint}"
+            os.write(self.status_w, json.dumps({"code": code, "error": text[:600]}).encode())
+        finally:
+            os._exit(code)
+
+    def start(self) -> None:
+        self.tree.leader = self.fork()
+        if self.tree.leader == 0:
+            self.become_command()
+        for fd in (self.status_w, self.output.out_w, self.output.err_w):
+            os.close(fd)
+        _thread.start_new_thread(self.output.run, ())
+        self.mine |= {"leader_pid": self.tree.leader, "leader_start_ticks": Proc(self.tree.leader).start}
+        self.mine |= {"control": "cgroup2" if self.tree.cgroup else "subreaper", "cgroup": self.tree.cgroup or None}
+        with suppress(OSError):  # the disk is full: the first version stands, which names the supervisor
+            self.publish(".supervisor.tmp", "w")
+            os.rename(".supervisor.tmp", "supervisor.json")
+
+    def outcome(self, trouble: str | None) -> dict[str, object]:
+        """What exit.json says. Called when the tree is empty and the output is on the disk."""
+        tree, output, usage = self.tree, self.output, resource.getrusage(resource.RUSAGE_CHILDREN)
+        said = os.read(self.status, 4096) if tree.leader else json.dumps({"code": 126, "error": trouble}).encode()
+        failure = json.loads(said) if said else None
+        signaled = failure is None and os.WIFSIGNALED(tree.status)
+        kind = "spawn_failed" if failure else "signaled" if signaled else "exited"
+        code = failure["code"] if failure else None if signaled else os.WEXITSTATUS(tree.status)
+        ended, ended_mono = tree.ended if tree.over else (time.time(), time.monotonic())
+        number = os.WTERMSIG(tree.status) if signaled else None
+        record: dict[str, object] = {"v": 1, **self.names, "kind": kind, "code": code, "signal": number}
+        record |= {"error": failure["error"] if failure else trouble, "stopped": tree.stopped, "killed": tree.killed}
+        record |= {"stragglers": tree.stragglers, "tree_empty": True, "boot_id": self.mine["boot_id"]}
+        record |= {"started_at": self.began[0], "ended_at": ended, "wall_s": ended_mono - self.began[1]}
+        record |= {"output_bytes": output.size, "stdout_bytes": output.seen[1], "stderr_bytes": output.seen[2]}
+        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None}
+        floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024  # the child was a copy of this one until exec
+        peak = usage.ru_maxrss if usage.ru_maxrss > floor else None
+        return record | {"max_rss_kb": peak, "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def write_exit(record: dict[str, object]) -> None:
+    """exit.json, durably: into the blocks kept for it; failing that, those are freed and it is tried for minutes."""
+    for attempt in range(EXIT_TRIES):
+        try:
+            fd, text = os.open(RESERVE, os.O_WRONLY | os.O_CREAT, 0o600), json.dumps(record).encode()
+            write_all(fd, text)
+            os.ftruncate(fd, len(text))
+            os.fsync(fd)
+            os.rename(RESERVE, "exit.json")
+            return os.fsync(os.open(".", os.O_RDONLY))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(RESERVE)
+            time.sleep(min(5.0, 0.05 * 2 ** min(attempt, 9)))
+    return None
+
+
+def reply(control: socket.socket, request: bytes, **said: object) -> None:
+    with suppress(OSError):  # the agent is gone; its successor reads the folder
+        control.send(json.dumps({"dir": json.loads(request)["dir"], **said}).encode(), socket.MSG_DONTWAIT)
+
+
+def supervise(control: socket.socket, request: bytes) -> None:
+    """The life of one supervisor. What it raises means that nothing was run, and nothing will be."""
+    os.chdir(json.loads(request)["dir"])
+    attempt, trouble = Attempt(), None
+    try:
+        attempt.start()
+        reply(control, request, ok=True, **{key: attempt.mine[key] for key in ("pid", "start_ticks", "leader_pid")})
+        control.close()
+        attempt.tree.watch(attempt.grace)
+    except Exception as e:
+        trouble = f"the supervisor failed, and ended the job: {type(e).__name__}: {e}"
+        attempt.tree.kill_everything()
+    with suppress(OSError):
+        os.rmdir(attempt.tree.cgroup)
+    attempt.output.finish()
+    write_exit(attempt.outcome(trouble))
+    attempt.output.nudge("exit")
+
+
+def serve() -> None:
+    """The spawner: one request, one supervisor, which is nobody's child. Ends with the agent's end of the socket."""
+    control, null = socket.socket(fileno=os.dup(0)), os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for number in {signal.SIGHUP, signal.SIGINT} | GATED:
+        signal.signal(number, signal.SIG_DFL if number in GATED else signal.SIG_IGN)
+    gc.disable()  # nothing here makes cycles, and a collection would copy the pages that supervisors share
+    while True:
+        request, claims, flags, _ = socket.recv_fds(control, 65536, 250, socket.MSG_CMSG_CLOEXEC)
+        if not request:
+            return
+        signal.pthread_sigmask(signal.SIG_BLOCK, GATED)
+        pid = -1
+        try:
+            pid = os.fork()
+            if pid == 0:
+                if flags & socket.MSG_CTRUNC:
+                    raise OSError("not all claims arrived: raise the agent's ulimit -n")
+                os.setsid()
+                if os.fork() == 0:
+                    supervise(control, request)
+        except BaseException as e:
+            reply(control, request, ok=False, error=f"{type(e).__name__}: {e}")
+        finally:
+            if pid == 0:
+                os._exit(0)
+        if pid > 0:
+            os.waitpid(pid, 0)
+        for fd in claims:
+            os.close(fd)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GATED)
+
+
+if __name__ == "__main__":
+    serve()

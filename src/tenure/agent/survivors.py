@@ -1,0 +1,214 @@
+"""Processes of a job whose supervisor died: found by four signs, and killed in rounds until none is found.
+
+    cgroup       they sit in the job's cgroup: complete, whatever they did
+    leader       the command itself, by pid and start ticks from supervisor.json, and what is in its session
+    environment  RC_JOB_ID and RC_ATTEMPT in /proc/PID/environ (as the process was started with)
+    descent      children of any of these
+
+Without a cgroup one kind escapes: a process that cleared its environment, left the session, and whose parents are
+gone. And a process may be unreadable (another user's, after setuid). Both limits are part of the answer: ``unreadable``
+lists who could not be looked at, and ``complete`` says whether a cgroup stood behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tenure.agent.adopt import Identity
+
+Sign = Literal["cgroup", "leader", "session", "environment", "descent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A living process of the job. ``start_ticks`` in clock ticks since boot."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    sign: Sign
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A process young enough to belong to the job whose environment could not be read."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Who is left. ``complete``: the job's cgroup was read, so nobody can be missing who did not leave it."""
+
+    survivors: tuple[Survivor, ...]
+    unreadable: tuple[Unreadable, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The end of ``kill``: whom it signalled, in how many rounds, and the last census (no ``survivors``: success)."""
+
+    killed: tuple[Survivor, ...]
+    rounds: int
+    last: Census
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    pid: int
+    name: str
+    alive: bool
+    ppid: int
+    session: int
+    start: int
+
+
+def census(job: str, attempt: int, identity: Identity | None) -> Census:
+    """Looks once. ``identity`` is that of the dead supervisor, from supervisor.json; None where there was none.
+
+    Processes that began before the supervisor cannot be of its tree and are passed over.
+    """
+    since = identity.start_ticks if identity else 0
+    table = {p.pid: p for p in map(_stat, _pids()) if p and p.alive and p.start >= since and p.pid != os.getpid()}
+    signs: dict[int, Sign] = {}
+    inside = cgroup_pids(Path(identity.cgroup)) if identity and identity.cgroup else None
+    for pid in inside or ():
+        if pid in table:
+            signs[pid] = "cgroup"
+    if identity and identity.leader_pid is not None:
+        _mark_session(identity.leader_pid, identity.leader_start_ticks, table, signs)
+    wanted = {f"RC_JOB_ID={job}".encode(), f"RC_ATTEMPT={attempt}".encode()}
+    unreadable = []
+    for p in table.values():
+        if p.pid in signs:
+            continue
+        try:
+            if wanted <= set(Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0")):
+                signs[p.pid] = "environment"
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it ended meanwhile
+        except OSError as e:
+            unreadable.append(Unreadable(p.pid, p.start, p.name, e.strerror or type(e).__name__))
+    _mark_descent(table, signs)
+    found = tuple(Survivor(pid, table[pid].start, table[pid].name, sign) for pid, sign in sorted(signs.items()))
+    return Census(found, tuple(u for u in unreadable if u.pid not in signs), inside is not None)
+
+
+async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: float = 10.0) -> Cleared:
+    """Kills whoever is left. Each round stops all it finds first, so that nobody forks away from the list, then kills.
+
+    Ends when a census finds nobody, or after ``timeout_s``: then ``last.survivors`` names who would not die. Who could
+    not be read is in ``last.unreadable``. Blocks the loop for the length of a scan of /proc at a time.
+    """
+    deadline = time.monotonic() + timeout_s
+    killed: dict[int, Survivor] = {}
+    rounds, pause = 0, 0.002
+    while True:
+        found = census(job, attempt, identity)
+        if not found.survivors or time.monotonic() >= deadline:
+            if identity and identity.cgroup and not found.survivors:
+                remove_cgroup(Path(identity.cgroup))
+            return Cleared(tuple(killed.values()), rounds, found)
+        rounds += 1
+        seen: set[tuple[int, int]] = set()
+        for _ in range(50):  # until stopping finds nobody new: everyone is still, and the list is whole
+            fresh = [s for s in found.survivors if (s.pid, s.start_ticks) not in seen]
+            if not fresh:
+                break
+            for survivor in fresh:
+                _signal(survivor, signal.SIGSTOP)
+                seen.add((survivor.pid, survivor.start_ticks))
+            found = census(job, attempt, identity)
+        if identity and identity.cgroup:
+            with contextlib.suppress(OSError):  # no such group any more, or not ours: they are signalled one by one
+                (Path(identity.cgroup) / "cgroup.kill").write_text("1")
+        for survivor in found.survivors:
+            _signal(survivor, signal.SIGKILL)
+            killed.setdefault(survivor.pid, survivor)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.25)
+
+
+def cgroup_pids(group: Path) -> list[int] | None:
+    """The processes in a cgroup and those below it; None where the group cannot be read (or is gone)."""
+    pids: list[int] = []
+    try:
+        for folder in (group, *(p for p in group.rglob("*") if p.is_dir())):
+            pids += [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+    except OSError:
+        return None
+    return pids
+
+
+def remove_cgroup(group: Path) -> bool:
+    """Removes an empty cgroup and the groups below it. False where one stays (it is not empty, or not ours)."""
+    try:
+        below = sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
+        for folder in (*below, group):
+            folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _mark_session(leader: int, leader_ticks: int | None, table: dict[int, _Stat], signs: dict[int, Sign]) -> None:
+    """The leader and its session, whose number is the leader's pid and is not reused while anyone is in it."""
+    now = table.get(leader)
+    if now is not None and now.start != leader_ticks:
+        return  # the number has passed on to another process: the session is empty, or not the job's
+    for p in table.values():
+        if p.session == leader:
+            signs.setdefault(p.pid, "leader" if p.pid == leader else "session")
+
+
+def _mark_descent(table: dict[int, _Stat], signs: dict[int, Sign]) -> None:
+    children: dict[int, list[int]] = {}
+    for p in table.values():
+        children.setdefault(p.ppid, []).append(p.pid)
+    queue = list(signs)
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in signs:
+                signs[child] = "descent"
+                queue.append(child)
+
+
+def _signal(survivor: Survivor, number: signal.Signals) -> None:
+    """Signals that very process. One that ended, or that may not be signalled, shows in the next census."""
+    with contextlib.suppress(OSError):
+        pidfd = os.pidfd_open(survivor.pid)
+        try:
+            now = _stat(survivor.pid)
+            if now is not None and now.start == survivor.start_ticks:
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+
+def _pids() -> Iterable[int]:
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None  # it ended; nothing else makes this file unreadable to anyone who sees the process
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    fields = rest.split()
+    alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # a zombie with threads: only its first one ended
+    return _Stat(pid, name.decode(errors="replace"), alive, int(fields[1]), int(fields[3]), int(fields[19]))
