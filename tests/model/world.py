@@ -8,7 +8,6 @@ durable before effects, carry out effects one at a time (a crash may come betwee
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tenure.agent import core
@@ -87,6 +86,7 @@ class World:
         self.stopped: set[r.Key] = set()
         self.jobs = 0
         self.restored = False
+        self.execute(cmd.Begin())
         for h in range(hosts):
             host = Host(f"h{h}", {f"h{h}:gpu{d}": f"GPU-{h}-{d}" for d in range(devices)})
             self.hosts[host.name] = host
@@ -170,13 +170,13 @@ class World:
         self.acks.clear()
         for host in self.hosts.values():
             host.connected = False
-        for agent in [agent.id for agent in state.agents.values() if agent.contact]:
-            self.execute(cmd.LoseContact(agent, 0.0))
+        self.execute(cmd.Begin())
 
     def restore_backup(self, keep: int) -> None:
         """The controller comes back from an old copy of its ledger. What came later is lost; nobody may be doubled."""
         self.log = self.log[: max(keep, 0)]
         self.restored = True
+        self.to_controller.clear()  # what was on its way to the old controller's sockets died with them
         self.terminal = {e.job: str(e.outcome["ending"]) for e in self.log if isinstance(e, ev.JobEnded)}
         self.accepted = {e.job for e in self.log if isinstance(e, ev.JobSubmitted)}
         self.keys = {(e.owner, e.key): e.job for e in self.log if isinstance(e, ev.JobSubmitted) and e.key}
@@ -301,10 +301,12 @@ class World:
     def _send(self, host: Host, seq: int) -> None:
         assert host.agent is not None
         report = host.agent.outbox.get(seq)
-        if report is None or not host.connected:
-            return
-        frame = frames.loads(frames.report(seq, report.kind, report.body))
-        self.to_controller.append((host.name, frames.read_report(frame, f"a-{host.name}"), seq))
+        if report is not None and host.connected:
+            self._put(host, report)
+
+    def _put(self, host: Host, report: r.ReportQueued) -> None:
+        frame = frames.loads(frames.report(report.seq, report.kind, report.body))
+        self.to_controller.append((host.name, frames.read_report(frame, f"a-{host.name}"), report.seq))
 
     def connect(self, name: str) -> None:
         """The agent dials in, says what it has, is told again what it must do, and sends all it owes."""
@@ -314,19 +316,19 @@ class World:
         devices = []
         for device, uuid in host.uuids.items():
             seen = self._seen(host, uuid)
-            left = host.on_device(uuid)
+            left = host.agent.on_device(uuid)
             if left:
                 seen = Condition("occupied", f"{left[0].job}#{left[0].attempt} of this agent", ("ann",))
             host.agent.conditions[uuid] = self._seen(host, uuid)
             devices.append(cmd.OfferedDevice(device, uuid, "nvidia", False, host.agent.high_water.get(uuid, 0), seen))
         boot, namespace, instance = host.agent.identity
-        known = tuple(host.agent.attempts)
+        known = tuple(cmd.KnownAttempt(a.job, a.attempt, a.tokens) for a in host.agent.attempts.values())
         register = cmd.Register(f"a-{name}", name, boot, namespace, instance, "ann", tuple(devices), known)
         host.connected = True
         self.execute(register)
         self.to_agent += [(f"a-{name}", told) for told in on_register(self.state, f"a-{name}", known)]
-        for seq in sorted(host.agent.outbox):
-            self._send(host, seq)
+        for report in core.owed(host.agent):
+            self._put(host, report)
 
     def crash_agent(self, name: str) -> None:
         """kill -9 of the agent: its effects are forgotten, its jobs go on."""
@@ -534,20 +536,36 @@ def _same(one: core.AgentState, other: core.AgentState) -> bool:
     )
 
 
-def steps() -> Iterable[str]:
-    """The names of the random driver's moves, the frequent ones more than once."""
-    return (
-        *("submit",) * 4, "cancel", *("to_agent",) * 6, "to_agent_again",
-        *("to_controller",) * 6, "to_controller_again", *("ack",) * 4, "drop", *("effect",) * 12, *("exit",) * 4, "kill_supervisor", "reap", "reboot", "foreign",
-        *("look",) * 3, "crash_agent", *("start_agent",) * 3, *("connect",) * 6, "lose_contact", "crash_controller",
-    )  # fmt: skip
+#: The random driver's moves and how often each is made.
+MOVES = {
+    "submit": 4,
+    "cancel": 1,
+    "to_agent": 6,
+    "to_agent_again": 1,
+    "to_controller": 6,
+    "to_controller_again": 1,
+    "ack": 4,
+    "drop": 1,
+    "effect": 12,
+    "exit": 4,
+    "kill_supervisor": 1,
+    "reap": 1,
+    "reboot": 1,
+    "foreign": 1,
+    "look": 3,
+    "crash_agent": 1,
+    "start_agent": 3,
+    "connect": 6,
+    "lose_contact": 1,
+    "crash_controller": 1,
+}
 
 
-def random_step(world: World, rng: random.Random, moves: tuple[str, ...]) -> None:
-    """One move of the random driver."""
+def move(world: World, what: str, rng: random.Random) -> None:
+    """One move, with its details drawn from ``rng``."""
     name = rng.choice(sorted(world.hosts))
     n = rng.randrange(1 << 16)
-    match rng.choice(moves):
+    match what:
         case "submit":
             devices = sorted(world.state.devices)
             device = rng.choice(devices) if devices and rng.random() < 0.3 else None

@@ -266,6 +266,20 @@ _DECIDE: Mapping[type[Any], Callable[[AgentState, Any], Decision]] = {
 }
 
 
+def owed(state: AgentState) -> list[r.ReportQueued]:
+    """What to send on a new connection: the outbox in order, then, unnumbered, what is known of attempts that are over.
+
+    The latter matters where the controller's ledger is older than what it once acknowledged, and costs little: an
+    attempt is forgotten as soon as the controller has all of it.
+    """
+    again = [
+        replace(_final_report(state, attempt), seq=0)
+        for attempt in state.attempts.values()
+        if attempt.phase == "ended"
+    ]
+    return [state.outbox[seq] for seq in sorted(state.outbox)] + again
+
+
 # -- applying events ---------------------------------------------------------------------------------------------------
 
 

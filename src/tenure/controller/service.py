@@ -55,8 +55,7 @@ class Controller:
     async def start(self) -> None:
         """Begins to accept commands. Every agent is out of contact until it is heard (I9, I14)."""
         await self.writer.start()
-        for agent in [agent.id for agent in self.state.agents.values() if agent.contact]:
-            await self.execute(cmd.LoseContact(agent, 0.0))
+        await self.execute(cmd.Begin())
         for job in self.state.jobs.values():
             if job.state is JobState.QUEUED and job.spec.queue_timeout_s is not None:
                 self.deadlines.append((job.id, job.spec.queue_timeout_s))

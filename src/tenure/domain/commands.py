@@ -11,6 +11,11 @@ from tenure.domain.job import JobSpec, Outcome
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """A controller has come up: its clock sets a floor for tokens, and nobody has been heard yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """Accept a job. ``job`` is a fresh id chosen by the shell; ``key`` makes the submission idempotent."""
 
@@ -53,9 +58,22 @@ class OfferedDevice:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+Tokens: TypeAlias = Mapping[str, int]
+"""Device name -> fencing token. Every report of an attempt carries those of all its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAttempt:
+    """An attempt that an agent still holds a record of."""
+
+    job: str
+    attempt: int
+    tokens: Tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Register:
-    """An agent connected, with everything it has. ``known`` are the (job, attempt) pairs it still holds."""
+    """An agent connected, with everything it has. ``known`` are the attempts it still holds."""
 
     agent: str
     host: str
@@ -64,7 +82,7 @@ class Register:
     instance: str
     user: str
     devices: tuple[OfferedDevice, ...]
-    known: tuple[tuple[str, int], ...] = ()
+    known: tuple[KnownAttempt, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -74,10 +92,6 @@ class LoseContact:
 
     agent: str
     silent_s: float
-
-
-Tokens: TypeAlias = Mapping[str, int]
-"""Device name -> fencing token. Every report of an attempt carries those of all its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +158,8 @@ class ReportDevice:
 
 
 Command: TypeAlias = (
-    Submit
+    Begin
+    | Submit
     | Cancel
     | ExpireQueued
     | Register

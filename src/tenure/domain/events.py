@@ -23,6 +23,13 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStarted(Event):
+    """A controller took over this ledger. Every token it grants is above ``token_floor``."""
+
+    token_floor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRegistered(Event):
     """An agent connected and said who it is. ``boot_id``, ``namespace`` and ``instance`` tell restarts apart."""
 
@@ -108,6 +115,14 @@ class TokenFloorRaised(Event):
 
     uuid: str
     token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen(Event):
+    """A host knows of a later attempt than the ledger does (which was restored): numbers go on from there."""
+
+    job: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

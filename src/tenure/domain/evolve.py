@@ -87,6 +87,10 @@ def _close(state: FleetState, job_id: str) -> None:
 # -- agents and devices ------------------------------------------------------------------------------------------------
 
 
+def _controller_started(state: FleetState, event: ev.ControllerStarted) -> None:
+    state.token_floor = max(event.token_floor, state.token_floor)
+
+
 def _agent_registered(state: FleetState, event: ev.AgentRegistered) -> None:
     state.agents[event.agent] = AgentRecord(
         event.agent,
@@ -215,6 +219,10 @@ def _job_submitted(state: FleetState, event: ev.JobSubmitted) -> None:
     _put_job(state, job)
 
 
+def _attempt_seen(state: FleetState, event: ev.AttemptSeen) -> None:
+    _put_job(state, replace(state.jobs[event.job], last_attempt=event.attempt))
+
+
 def _lease_granted(state: FleetState, event: ev.LeaseGranted) -> None:
     job = state.jobs[event.job]
     ids = tuple(lease_id for lease_id, _, _ in event.leases)
@@ -288,6 +296,7 @@ def _use_judged(state: FleetState, event: ev.UseJudged) -> None:
 
 
 _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
+    ev.ControllerStarted: _controller_started,
     ev.AgentRegistered: _agent_registered,
     ev.ContactLost: _contact_lost,
     ev.DeviceRegistered: _device_registered,
@@ -298,6 +307,7 @@ _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.DeviceCleared: _device_cleared,
     ev.TokenFloorRaised: _token_floor_raised,
     ev.JobSubmitted: _job_submitted,
+    ev.AttemptSeen: _attempt_seen,
     ev.LeaseGranted: _lease_granted,
     ev.JobStarted: _job_started,
     ev.StopRequested: _stop_requested,

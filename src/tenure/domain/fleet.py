@@ -69,6 +69,15 @@ def decide(state: FleetState, command: cmd.Command, now: float) -> Decision:
     return _DECIDE[type(command)](state, command, now)
 
 
+def _begin(state: FleetState, command: cmd.Begin, now: float) -> Decision:
+    # The clock in milliseconds is above every token granted before, also by a ledger that was lost and is now replaced
+    # by an older copy of itself: no device is granted a thousand times a second (I4).
+    began: list[ev.Event] = [ev.ControllerStarted(at=now, token_floor=int(now * 1000))]
+    return began + [
+        ev.ContactLost(at=now, agent=agent.id, silent_s=0.0) for agent in state.agents.values() if agent.contact
+    ]
+
+
 # -- what users ask for ------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +188,10 @@ def _register(state: FleetState, command: cmd.Register, now: float) -> Decision:
         decided.append(
             ev.DeviceWithdrawn(at=now, actor=actor, device=name, detail="its agent does not find it any more")
         )
+    for known in command.known:
+        job = state.jobs.get(known.job)
+        if job is not None and known.attempt > max(job.attempt, job.last_attempt):
+            decided.append(ev.AttemptSeen(at=now, actor=actor, job=known.job, attempt=known.attempt))
     # Last, so that no device leaves "no contact" before what its host saw of it has been taken in (I10).
     facts = {**command.facts, "refused_devices": refused} if refused else command.facts
     decided.append(
@@ -394,6 +407,7 @@ def _report_device(state: FleetState, report: cmd.ReportDevice, now: float) -> D
 
 
 _DECIDE: Mapping[type[Any], Callable[[FleetState, Any, float], Decision]] = {
+    cmd.Begin: _begin,
     cmd.Submit: _submit,
     cmd.Cancel: _cancel,
     cmd.ExpireQueued: _expire_queued,

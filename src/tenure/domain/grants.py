@@ -98,9 +98,9 @@ def _serve(state: FleetState, name: str, now: float) -> ev.LeaseGranted | None:
     leases = []
     for member in chosen:
         uuid = state.devices[member].uuid
-        token = state.tokens[uuid] + 1  # I4: strictly increasing, never reused
+        token = max(state.tokens[uuid], state.token_floor) + 1  # I4: strictly increasing, never reused
         leases.append((f"{uuid}#{token}", member, token))
-    return ev.LeaseGranted(at=now, job=job.id, attempt=job.attempt + 1, leases=tuple(leases))
+    return ev.LeaseGranted(at=now, job=job.id, attempt=max(job.attempt, job.last_attempt) + 1, leases=tuple(leases))
 
 
 def _best(state: FleetState, device: Device) -> QueueClass | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tenure.domain import events as ev
+from tenure.domain.commands import KnownAttempt
 from tenure.domain.job import JobSpec, JobState
 from tenure.domain.state import FleetState
 
@@ -60,19 +61,21 @@ def from_events(state: FleetState, decided: Iterable[ev.Event]) -> list[tuple[st
     return told
 
 
-def on_register(state: FleetState, agent: str, known: Iterable[tuple[str, int]]) -> list[Instruction]:
+def on_register(state: FleetState, agent: str, known: Iterable[KnownAttempt]) -> list[Instruction]:
     """What an agent that has just connected must be told again.
 
     An attempt it does not know was either never delivered (then its start is sent) or its record is gone; then a
     stop makes it look, and report what it can prove. An attempt that only the agent knows is older than a restored
     ledger, or done with: nothing may run without a lease (I3), so it is stopped.
     """
-    held = set(known)
-    told: list[Instruction] = [
-        StopJob(job_id, attempt, (), "this controller has no lease for it")
-        for job_id, attempt in sorted(held)
-        if not state.live_leases(job_id, attempt)
-    ]
+    told: list[Instruction] = []
+    held: set[tuple[str, int]] = set()
+    for record in known:
+        leases = state.live_leases(record.job, record.attempt)
+        if any(lease.agent == agent and record.tokens.get(lease.device) == lease.token for lease in leases):
+            held.add((record.job, record.attempt))
+        else:
+            told.append(StopJob(record.job, record.attempt, (), "this controller has no lease for it"))
     for job_id, attempt in sorted(_attempts_on(state, agent)):
         job = state.jobs.get(job_id)
         stopping = job is not None and job.attempt == attempt and job.state is JobState.STOPPING

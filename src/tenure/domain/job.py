@@ -110,9 +110,10 @@ class JobSpec:
 class Job:
     """One submitted command and where it stands.
 
-    ``attempt`` counts grants (0 before the first). ``order`` is the queue key: it is fixed at submission, so that
-    waiting alone moves a job forward and the bound on its wait can be stated. ``leases`` are the lease ids of the
-    current attempt. ``stop`` says who asked for it to end and why.
+    ``attempt`` counts grants (0 before the first); ``last_attempt`` is the highest number any host was heard to know,
+    which exceeds it only after the ledger was restored from a copy. ``order`` is the queue key: it is fixed at
+    submission, so that waiting alone moves a job forward and the bound on its wait can be stated. ``leases`` are the
+    lease ids of the current attempt. ``stop`` says who asked for it to end and why.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Job:
     key: str | None = None
     body_hash: str = ""
     attempt: int = 0
+    last_attempt: int = 0
     refusals: int = 0
     leases: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
