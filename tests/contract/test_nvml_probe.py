@@ -512,3 +512,63 @@ async def test_abandoned_children_are_collected_and_none_is_left(probe: NvmlProb
         await asyncio.sleep(0.01)
     mine = proc.tree(os.getpid(), proc.snapshot())
     assert [entry.comm for entry in mine if entry.pid != os.getpid() and entry.state != "Z"] == []
+
+
+async def test_a_child_hung_in_the_driver_ends_with_its_parent(nvml_library: Path, scenario: Scenario) -> None:
+    """It never sees its socket close, so nothing but the kernel can end it when the agent is killed."""
+    scenario.fault(None, "nvmlDeviceGetCount", "hang")
+    script = (
+        "import asyncio, os, pathlib, sys\n"
+        "from tenure.probes.nvml import NvmlProbe\n"
+        "async def main():\n"
+        "    probe = NvmlProbe(pathlib.Path(sys.argv[1]), scenario=pathlib.Path(sys.argv[2]), deadline_s=60)\n"
+        "    call = asyncio.create_task(probe.inventory())\n"
+        "    while probe._child is None or 'GetCount' not in probe._child.progress(): await asyncio.sleep(0.01)\n"
+        "    print(probe._child.pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    argv = [sys.executable, "-c", script, str(nvml_library.parent), str(scenario.path)]
+    parent = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(30):
+            output, _ = await parent.communicate()
+    finally:
+        if parent.returncode is None:
+            parent.kill()
+    child = int(output)
+    deadline = time.monotonic() + 10
+    while (entry := proc.read_entry(child)) is not None and entry.state != "Z":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_the_probe_works_on_the_loop_that_servers_use(nvml_library: Path, scenario: Scenario) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def once() -> dict[str, DeviceSample]:
+        scenario.fault(1, "nvmlDeviceGetUtilizationRates", "hang")
+        probe = NvmlProbe(nvml_library.parent, deadline_s=DEADLINE_S, scenario=scenario.path)
+        try:
+            return await probe.sample(scenario.devices())
+        finally:
+            await probe.close()
+
+    samples = list(uvloop.run(once()).values())
+    assert [healthy(sample) for sample in samples] == [True, False, True, True]
+
+
+def test_the_simulated_program_starts_fast(scenario: Scenario) -> None:
+    """It stands for a job's process; what it imports must not be what a test of a short job measures."""
+    env = {"PATH": os.defpath, "TENURE_SIM_SCENARIO": str(scenario.path)}
+    argv = [sys.executable, "-m", "tenure.testing.gpu_program", "--device", "0", "--seconds", "0"]
+    spent: list[float] = []
+    for _ in range(5):
+        began = time.monotonic()
+        subprocess.run(argv, env=env, check=True, capture_output=True)
+        spent.append(time.monotonic() - began)
+    assert min(spent) < 0.15, spent
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", *argv[1:]], env=env, check=True, capture_output=True, text=True
+    )
+    assert not {"asyncio", "pynvml", "subprocess", "psutil"} & set(loaded.stderr.replace("|", " ").split())

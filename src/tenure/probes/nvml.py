@@ -21,6 +21,7 @@ import tenure.probes.nvml_worker as nvml_worker
 from tenure.domain.reading import Reason, Scope, Unavailable
 from tenure.probes import nvml_parse as parse
 from tenure.probes.child import Child, ChildGone, python_argv
+from tenure.probes.nvml_calls import failure
 from tenure.probes.nvml_records import DeviceSample, NvmlInventory, NvmlStatistics
 
 MAX_UNDEAD = 4
@@ -253,7 +254,7 @@ class NvmlProbe:
         hello = await self._reply(child, None, self._start_deadline_s)
         self.library = str(hello.get("library", ""))
         self.simulated = self.simulated or bool(hello.get("simulated"))
-        bad = parse.failure(hello.get("init"), at, "nvml.nvmlInit")
+        bad = failure(hello.get("init"), at, "nvml.nvmlInit")
         if bad is not None:
             self._abandon(bad.detail)
             raise _Failed(bad.reason, bad.detail)

@@ -1,16 +1,28 @@
-"""Turns what the NVML child reported into readings. Pure: no I/O, no clock, no NVML.
+"""Turns what the NVML child reported into readings: samples, clocks, inventories, and whose a process list is. Pure.
 
-The child sends, for each call, ``{"v": value}`` or ``{"e": code, "m": words}`` (an NVML error) or ``{"x": words}``
-(something else went wrong while it was asked). 2^64-1 and 2^32-1 are the driver's "not available" and never numbers.
+How one reported call is read is in ``nvml_calls``; here the calls of a device become its records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
+from tenure.probes.nvml_calls import (
+    ALL_ONES_32,
+    ALL_ONES_64,
+    NOT_FOUND,
+    PID_MAX,
+    Calls,
+    failure,
+    first,
+    flag,
+    number,
+    one,
+    text,
+)
 from tenure.probes.nvml_records import (
     AccountingRecord,
     ClockSample,
@@ -22,33 +34,6 @@ from tenure.probes.nvml_records import (
     ProcessUtilisation,
 )
 
-Calls: TypeAlias = Mapping[str, Any]
-
-ALL_ONES_32 = 0xFFFFFFFF
-ALL_ONES_64 = 0xFFFFFFFFFFFFFFFF
-PID_MAX = 1 << 22  # the kernel's own limit (PID_MAX_LIMIT on 64 bit)
-
-_REASON_OF_CODE: Mapping[int, Reason] = {
-    2: Reason.NOT_SUPPORTED,  # INVALID_ARGUMENT: what some drivers say of a question that a MIG handle cannot answer
-    3: Reason.NOT_SUPPORTED,
-    4: Reason.NO_PERMISSION,
-    6: Reason.GPU_LOST,  # NOT_FOUND, of a handle; calls for which it means "none" treat it before they come here
-    9: Reason.LIBRARY_MISSING,  # DRIVER_NOT_LOADED
-    10: Reason.TIMEOUT,
-    11: Reason.GPU_LOST,  # IRQ_ISSUE
-    12: Reason.LIBRARY_MISSING,
-    13: Reason.FUNCTION_MISSING,
-    15: Reason.GPU_LOST,
-    16: Reason.GPU_LOST,  # RESET_REQUIRED
-    17: Reason.NO_PERMISSION,  # OPERATING_SYSTEM: "has blocked the request"
-    18: Reason.VERSION_MISMATCH,
-    19: Reason.CONFLICT,  # IN_USE
-    21: Reason.SAMPLING_GAP,  # NO_DATA
-    25: Reason.FUNCTION_MISSING,  # ARGUMENT_VERSION_MISMATCH: the driver does not know this version of the call
-    26: Reason.NOT_SUPPORTED,  # DEPRECATED
-    27: Reason.SAMPLING_GAP,  # NOT_READY
-    28: Reason.GPU_LOST,  # GPU_NOT_FOUND
-}
 _EXPECTED = (
     "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetUtilizationRates",
@@ -70,91 +55,11 @@ _EXPECTED = (
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPersistenceMode",
 )
-NOT_FOUND = 6
-UNKNOWN = 999
-
-
-def reason_of(code: int, *, handle: bool = False) -> Reason:
-    """The reason that fits an NVML return code. An unknown error while a handle is opened means the card is gone."""
-    if handle and code == UNKNOWN:
-        return Reason.GPU_LOST
-    return _REASON_OF_CODE.get(code, Reason.UNPARSEABLE)
-
-
-def failure(call: Any, at: float, instrument: str, *, handle: bool = False) -> Unavailable | None:
-    """Why this call gave no value, or None where it gave one. A missing or malformed report is a sampling gap."""
-    scope = Scope.DEVICE
-    if not isinstance(call, Mapping):
-        return Unavailable(Reason.SAMPLING_GAP, at, instrument, scope, "the child did not report this call")
-    if isinstance(call.get("u"), Unavailable):  # put there by the client, for a call that was never answered
-        why: Unavailable = call["u"]
-        return Unavailable(why.reason, at, instrument, scope, why.detail)
-    if "e" in call:
-        code = call["e"]
-        if not isinstance(code, int):
-            return Unavailable(Reason.UNPARSEABLE, at, instrument, scope, repr(call)[:200])
-        words = f"{call.get('m', '')} ({code})".strip()
-        return Unavailable(reason_of(code, handle=handle), at, instrument, scope, words)
-    if "x" in call:
-        return Unavailable(Reason.UNPARSEABLE, at, instrument, scope, str(call["x"])[:200])
-    if "v" not in call:
-        return Unavailable(Reason.UNPARSEABLE, at, instrument, scope, repr(call)[:200])
-    return None
-
-
-def number(
-    raw: Any, at: float, instrument: str, *, low: int = 0, high: int = ALL_ONES_64 - 1, scope: Scope = Scope.DEVICE
-) -> Reading[int]:
-    """A whole number inside its possible range. All ones of 32 or 64 bits are out of range whatever the bounds."""
-    if isinstance(raw, bool) or not isinstance(raw, int):
-        return Unavailable(Reason.UNPARSEABLE, at, instrument, scope, repr(raw)[:100])
-    if raw in (ALL_ONES_32, ALL_ONES_64) or not low <= raw <= high:
-        return Unavailable(Reason.OUT_OF_RANGE, at, instrument, scope, str(raw))
-    return Value(raw, at, instrument, scope)
-
-
-def _one(calls: Calls, function: str, at: float, *, high: int, low: int = 0) -> Reading[int]:
-    instrument = f"nvml.{function}"
-    bad = failure(calls.get(function), at, instrument)
-    return bad if bad is not None else number(calls[function]["v"], at, instrument, low=low, high=high)
-
-
-def _text(calls: Calls, function: str, at: float) -> Reading[str]:
-    instrument = f"nvml.{function}"
-    bad = failure(calls.get(function), at, instrument)
-    if bad is not None:
-        return bad
-    raw = calls[function]["v"]
-    if not isinstance(raw, str) or not raw.strip():
-        return Unavailable(Reason.UNPARSEABLE, at, instrument, Scope.DEVICE, repr(raw)[:100])
-    return Value(raw.strip(), at, instrument, Scope.DEVICE)
-
-
-def _flag(calls: Calls, function: str, at: float) -> Reading[bool]:
-    got = _one(calls, function, at, high=1)
-    return got if isinstance(got, Unavailable) else Value(bool(got.value), at, got.instrument, got.scope)
-
-
-def _first(calls: Calls, functions: Iterable[str], at: float, notes: list[str]) -> tuple[str, Unavailable | None]:
-    """The newest of several versions of one call that answered; what the newer ones said is noted.
-
-    Where none answered, the failure is the most telling one: the oldest call's, unless that is merely missing.
-    """
-    asked = [name for name in functions if name in calls] or list(functions)[:1]
-    failures: list[tuple[str, Unavailable]] = []
-    for name in asked:
-        bad = failure(calls.get(name), at, f"nvml.{name}")
-        if bad is None:
-            notes.extend(f"{n}: {f.reason} ({f.detail})" for n, f in failures)
-            return name, None
-        failures.append((name, bad))
-    telling = [f for f in failures if f[1].reason is not Reason.FUNCTION_MISSING]
-    return (telling or failures)[-1]
 
 
 def memory(calls: Calls, at: float, notes: list[str]) -> tuple[Reading[int], Reading[int]]:
     """(used, total) in bytes. The second version of the call first: the first counts the driver's reserve as used."""
-    name, bad = _first(calls, ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), at, notes)
+    name, bad = first(calls, ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), at, notes)
     if bad is not None:
         return bad, bad
     instrument, raw = f"nvml.{name}", calls[name]["v"]
@@ -184,7 +89,7 @@ def utilisation(calls: Calls, at: float) -> tuple[Reading[int], Reading[int]]:
 
 def processes(calls: Calls, base: str, at: float, notes: list[str]) -> Reading[tuple[GpuProcess, ...]]:
     """One process list. A pid that no kernel hands out voids the list: who else is missing then cannot be known."""
-    name, bad = _first(calls, (f"{base}_v3", f"{base}_v2", base), at, notes)
+    name, bad = first(calls, (f"{base}_v3", f"{base}_v2", base), at, notes)
     if bad is not None:
         return bad
     instrument, raw = f"nvml.{name}", calls[name]["v"]
@@ -261,7 +166,7 @@ def accounting(calls: Calls, at: float) -> tuple[Reading[bool], Reading[tuple[Ac
     """(is accounting on, the records of the processes that were asked for and are on the driver's books)."""
     name = "nvmlDeviceGetAccountingStats"
     instrument = f"nvml.{name}"
-    on = _flag(calls, "nvmlDeviceGetAccountingMode", at)
+    on = flag(calls, "nvmlDeviceGetAccountingMode", at)
     if isinstance(on, Unavailable):
         return on, on
     if not on.value:
@@ -270,12 +175,17 @@ def accounting(calls: Calls, at: float) -> tuple[Reading[bool], Reading[tuple[Ac
     if bad is not None:
         return on, bad
     records: list[AccountingRecord] = []
-    for entry in calls[name]["v"]:
+    entries = calls[name]["v"]
+    if not isinstance(entries, list):
+        return on, Unavailable(Reason.UNPARSEABLE, at, instrument, Scope.DEVICE, repr(entries)[:100])
+    scope = Scope.PROCESS
+    for entry in entries:
         bad = failure(entry, at, instrument)
         if bad is not None:
             return on, bad
         raw = entry["v"]
-        scope = Scope.PROCESS
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("pid"), int):
+            return on, Unavailable(Reason.UNPARSEABLE, at, instrument, scope, repr(raw)[:100])
         records.append(
             AccountingRecord(
                 pid=raw["pid"],
@@ -291,22 +201,22 @@ def accounting(calls: Calls, at: float) -> tuple[Reading[bool], Reading[tuple[Ac
 
 def clocks(calls: Calls, at: float, notes: list[str]) -> ClockSample:
     """The clock record of one instant. Both spellings of the throttle call are read, the newer one first."""
-    event, bad = _first(
+    event, bad = first(
         calls, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), at, notes
     )
     return ClockSample(
-        sm=_one(calls, "nvmlDeviceGetClockInfo.sm", at, high=20_000),
-        memory=_one(calls, "nvmlDeviceGetClockInfo.memory", at, high=50_000),
-        max_sm=_one(calls, "nvmlDeviceGetMaxClockInfo.sm", at, high=20_000),
-        max_memory=_one(calls, "nvmlDeviceGetMaxClockInfo.memory", at, high=50_000),
-        application_sm=_one(calls, "nvmlDeviceGetApplicationsClock.sm", at, high=20_000),
-        application_memory=_one(calls, "nvmlDeviceGetApplicationsClock.memory", at, high=50_000),
-        throttle_bits=bad if bad is not None else _one(calls, event, at, high=ALL_ONES_64 - 1),
-        performance_state=_one(calls, "nvmlDeviceGetPerformanceState", at, high=15),
-        temperature=_one(calls, "nvmlDeviceGetTemperature", at, low=-60, high=250),
-        power=_one(calls, "nvmlDeviceGetPowerUsage", at, high=10_000_000),
-        power_limit=_one(calls, "nvmlDeviceGetEnforcedPowerLimit", at, high=10_000_000),
-        persistence=_flag(calls, "nvmlDeviceGetPersistenceMode", at),
+        sm=one(calls, "nvmlDeviceGetClockInfo.sm", at, high=20_000),
+        memory=one(calls, "nvmlDeviceGetClockInfo.memory", at, high=50_000),
+        max_sm=one(calls, "nvmlDeviceGetMaxClockInfo.sm", at, high=20_000),
+        max_memory=one(calls, "nvmlDeviceGetMaxClockInfo.memory", at, high=50_000),
+        application_sm=one(calls, "nvmlDeviceGetApplicationsClock.sm", at, high=20_000),
+        application_memory=one(calls, "nvmlDeviceGetApplicationsClock.memory", at, high=50_000),
+        throttle_bits=bad if bad is not None else one(calls, event, at, high=ALL_ONES_64 - 1),
+        performance_state=one(calls, "nvmlDeviceGetPerformanceState", at, high=15),
+        temperature=one(calls, "nvmlDeviceGetTemperature", at, low=-60, high=250),
+        power=one(calls, "nvmlDeviceGetPowerUsage", at, high=10_000_000),
+        power_limit=one(calls, "nvmlDeviceGetEnforcedPowerLimit", at, high=10_000_000),
+        persistence=flag(calls, "nvmlDeviceGetPersistenceMode", at),
     )
 
 
@@ -357,33 +267,33 @@ def inventory(reply: Mapping[str, Any], at: float, *, library: str, simulated: b
         calls: Calls = entry.get("calls", {})
         index = int(entry.get("index", -1))
         bad = failure(calls.get("handle"), at, "nvml.nvmlDeviceGetHandleByIndex", handle=True)
-        uuid = _text(calls, "nvmlDeviceGetUUID", at) if bad is None else bad
+        uuid = text(calls, "nvmlDeviceGetUUID", at) if bad is None else bad
         if isinstance(uuid, Unavailable):
             lost.append(LostHandle(index, uuid))
             continue
         _, total = memory(calls, at, [])
-        mig = _one(calls, "nvmlDeviceGetMigMode", at, high=1)
+        mig = one(calls, "nvmlDeviceGetMigMode", at, high=1)
         found.append(
             NvmlDevice(
                 uuid=uuid.value,
                 index=index,
                 mig_parent=entry.get("mig_parent"),
                 mig_enabled=isinstance(mig, Value) and mig.value == 1,
-                name=_text(calls, "nvmlDeviceGetName", at),
-                pci=_text(calls, "nvmlDeviceGetPciInfo", at),
-                minor=_one(calls, "nvmlDeviceGetMinorNumber", at, high=ALL_ONES_32 - 1),
+                name=text(calls, "nvmlDeviceGetName", at),
+                pci=text(calls, "nvmlDeviceGetPciInfo", at),
+                minor=one(calls, "nvmlDeviceGetMinorNumber", at, high=ALL_ONES_32 - 1),
                 memory_total=total,
-                capability=_text(calls, "nvmlDeviceGetCudaComputeCapability", at),
-                accounting_on=_flag(calls, "nvmlDeviceGetAccountingMode", at),
-                persistence=_flag(calls, "nvmlDeviceGetPersistenceMode", at),
+                capability=text(calls, "nvmlDeviceGetCudaComputeCapability", at),
+                accounting_on=flag(calls, "nvmlDeviceGetAccountingMode", at),
+                persistence=flag(calls, "nvmlDeviceGetPersistenceMode", at),
             )
         )
     whole = failure(system.get("nvmlDeviceGetCount"), at, "nvml.nvmlDeviceGetCount")
     return NvmlInventory(
         devices=tuple(found),
         lost=tuple(lost),
-        driver=_text(system, "nvmlSystemGetDriverVersion", at),
-        cuda=_text(system, "nvmlSystemGetCudaDriverVersion", at),
+        driver=text(system, "nvmlSystemGetDriverVersion", at),
+        cuda=text(system, "nvmlSystemGetCudaDriverVersion", at),
         library=library,
         simulated=simulated,
         at=at,

@@ -6,7 +6,7 @@ what was measured goes out at once, device by device, and before each call its n
 never calls CUDA, imports nothing of Tenure, and ends with its parent.
 
 Each call is reported raw: ``{"v": value}``, ``{"e": code, "m": words}`` for an NVML error, ``{"x": words}`` for any
-other failure; what that means is decided in ``nvml_parse``. An older version of a call is made only where the newer
+other failure; what that means is decided in ``nvml_calls``. An older version of a call is made only where the newer
 one failed.
 """
 

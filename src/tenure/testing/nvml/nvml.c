@@ -19,10 +19,11 @@
  *     account 4242 gpu=90 memory=40 max_memory_mb=18000 time_ms=5000 running=0
  *     fault nvmlDeviceGetMemoryInfo* NOT_SUPPORTED
  *
- * A fault names a function as this file exports it (a final * matches any ending; nvmlInit and the unversioned names
- * of versioned calls match exactly) and says how: an NVML error by name or number, `garbage` (all ones), `hang [S]`
- * (seconds, for ever where left out), `delay MS`, `abort`, `segv`, `exit`. Delays and hangs with an end go on to the
- * next matching fault; everything else ends the call. A MIG instance is a device with `parent N`.
+ * A fault names a function and says how. The name is without its version (nvmlInit, nvmlDeviceGetCount) except for
+ * the memory call and the process lists, whose versions differ and fail one by one (..._v2, ..._v3); a final * matches
+ * any ending. How: an NVML error by name or number, `garbage` (all ones), `hang [S]` (seconds, for ever where left
+ * out), `delay MS`, `abort`, `segv`, `exit`. Delays and hangs with an end go on to the next matching fault; everything
+ * else ends the call. A MIG instance is a device with `parent N`.
  *
  * Struct layouts and error numbers are those of nvidia-ml-py 13. Written for tests: no GPU is touched.
  */
@@ -402,7 +403,7 @@ static int cuda_version(const char *function, int *out) {
     return leave(SUCCESS);
 }
 EXPORT int nvmlSystemGetCudaDriverVersion(int *out) { return cuda_version(__func__, out); }
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *out) { return cuda_version(__func__, out); }
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *out) { return cuda_version("nvmlSystemGetCudaDriverVersion", out); }
 
 static int count_cards(void) {
     int n = 0;
@@ -423,7 +424,7 @@ static int device_count(const char *function, unsigned int *out) {
     return leave(SUCCESS);
 }
 EXPORT int nvmlDeviceGetCount(unsigned int *out) { return device_count(__func__, out); }
-EXPORT int nvmlDeviceGetCount_v2(unsigned int *out) { return device_count(__func__, out); }
+EXPORT int nvmlDeviceGetCount_v2(unsigned int *out) { return device_count("nvmlDeviceGetCount", out); }
 
 /* ---- exported: handles */
 
