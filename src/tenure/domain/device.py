@@ -85,7 +85,7 @@ class Device:
     state: DeviceState
     since: float
     version: int = 0
-    contact: bool = True
+    contact: bool = False
     lost_at: float | None = None
     lease: str | None = None
     lease_ending: bool = False

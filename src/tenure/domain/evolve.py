@@ -133,6 +133,7 @@ def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
             simulated=event.simulated,
             token=token,
             state=DeviceState.UNKNOWN,
+            contact=False,  # until its agent's registration, which follows, is complete
             since=event.at,
             labels=labels,
             facts=event.facts,

@@ -359,8 +359,10 @@ def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
                     )
                 )
         elif seen.outcome in ("clear", "occupied"):
-            decided.append(_observed(device.name, seen, now, actor))
-            decided += _self_cleared(device, seen, now, actor)
+            if lease.token == device.token:
+                # Under an older token than the host's highest (the ledger was restored) it says nothing of the newer.
+                decided.append(_observed(device.name, seen, now, actor))
+                decided += _self_cleared(device, seen, now, actor)
             proof = seen.detail or seen.outcome
             decided.append(
                 ev.LeaseReleased(
