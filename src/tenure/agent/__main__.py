@@ -1,0 +1,111 @@
+"""``python -m tenure.agent``: the agent of one user on one machine. SIGTERM ends it and leaves every job running."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from tenure.errors import TenureError
+from tenure.paths import Layout, layout
+
+log = logging.getLogger("tenure.agent")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs until told to stop. Exit status 73 where another agent holds this home, 74 where its state is damaged."""
+    parser = argparse.ArgumentParser(prog="python -m tenure.agent", description=__doc__)
+    parser.add_argument("--verbose", action="store_true", help="log what is done, not only what is noteworthy")
+    arguments = parser.parse_args(argv)
+    try:
+        paths = layout()
+        paths.create()
+        lock = _lock(paths)
+    except TenureError as error:
+        return _refuse(error)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    try:
+        return _run(paths)
+    except TenureError as error:
+        return _refuse(error)
+    finally:
+        os.close(lock)
+
+
+def _lock(paths: Layout) -> int:
+    """The agent's lock: close-on-exec, so that no child ever holds it."""
+    fd = os.open(paths.agent_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise TenureError(
+            "already_running",
+            f"An agent for {paths.home} is running already (pid {holder}).",
+            do="Nothing needs to be done; look at it with: rc status",
+            facts={"pid": holder, "path": str(paths.agent_lock)},
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _run(paths: Layout) -> int:
+    from tenure.agent import identity, options
+    from tenure.agent.core import AgentState
+    from tenure.agent.journal import Journal
+    from tenure.agent.shell import Shell
+    from tenure.durable import remove_temporaries
+
+    settings = options.load(paths)
+    remove_temporaries(paths.agent)
+    who = identity.load(paths.identity, host=settings.host)
+    state = AgentState()
+    journal = Journal.open(paths.journal, state, limit_bytes=settings.journal_limit_bytes)
+    if journal.recovered is not None:
+        log.warning("the journal had a torn tail, which was cut off: %s", journal.recovered)
+
+    async def serve() -> None:
+        shell = Shell(paths, settings, who, journal, state)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, shell.stop)
+        log.info("agent %s of %s, pid %d, %d attempts known", who.agent, who.host, os.getpid(), len(state.attempts))
+        await shell.run()
+
+    # What exists now stays for the process's life; the collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve())
+    else:
+        uvloop.run(serve())
+    return 0
+
+
+def _refuse(error: TenureError) -> int:
+    print(f"tenure agent: {error}", file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _exit() -> NoReturn:
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    _exit()

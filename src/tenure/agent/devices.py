@@ -1,0 +1,234 @@
+"""The devices of this host as the agent offers them: found, named, claimed, and each with what was last seen on it.
+
+Before a device is offered it is claimed machine-wide (A1). One that somebody else's controller holds is offered all
+the same, as ``occupied (controller of USER)``, so that everybody sees it; the claim is tried again from time to time.
+A device that was offered once stays until the agent ends: one that the driver no longer lists is unknown, not gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenure.agent import claims
+from tenure.agent.identity import AgentIdentity
+from tenure.agent.options import Options
+from tenure.domain.device import NOT_LOOKED, Condition
+from tenure.domain.reading import Reading, Unavailable, Value
+from tenure.errors import TenureError
+from tenure.paths import Layout
+from tenure.probes import discovery
+from tenure.probes import identity as host_identity
+from tenure.probes.nvml import NvmlProbe
+from tenure.probes.nvml_records import DeviceSample
+
+log = logging.getLogger("tenure.agent.devices")
+
+_STEMS = {"cpu": "cpu"}
+
+
+@dataclass(slots=True)
+class AgentDevice:
+    """One device. ``probe`` is the NVML source it is asked of, None for a CPU. ``condition`` is what was last seen on
+    it; ``held_by`` says who else holds its claim; ``missing`` why the driver does not list it any more."""
+
+    name: str
+    found: discovery.FoundDevice
+    probe: NvmlProbe | None
+    claim: claims.Claim | None = None
+    held_by: Condition | None = None
+    missing: Condition | None = None
+    condition: Condition = NOT_LOOKED
+    last: DeviceSample | None = None
+
+    @property
+    def uuid(self) -> str:
+        return self.found.uuid
+
+    @property
+    def driver(self) -> str:
+        """The driver's version as a baseline is kept under it."""
+        driver = self.found.driver
+        return driver.value if isinstance(driver, Value) else ""
+
+    @property
+    def offered(self) -> Condition:
+        """The condition it is offered with: what stands in the way before what was seen."""
+        return self.held_by or self.missing or self.condition
+
+
+class Devices:
+    """Every device of this host, by UUID, and the NVML sources they come from."""
+
+    def __init__(self, layout: Layout, options: Options, identity: AgentIdentity) -> None:
+        self._layout = layout
+        self._identity = identity
+        self._host = host_identity.read()
+        self._claims_dir = Path(options.claims_dir) if options.claims_dir else None
+        self.by_uuid: dict[str, AgentDevice] = {}
+        self.problems: tuple[str, ...] = ()
+        self.real, self.simulated = _sources(layout, options)
+        self.problem = ""
+        if options.sim and self.simulated is None and options.library_dir is None:
+            self.problem = f"simulated devices were asked for, but {layout.sim_library} is not there"
+
+    def by_name(self, name: str) -> AgentDevice | None:
+        """The device of that name."""
+        return next((device for device in self.by_uuid.values() if device.name == name), None)
+
+    @property
+    def probes(self) -> tuple[NvmlProbe, ...]:
+        """Every NVML source."""
+        return tuple(probe for probe in (self.real, self.simulated) if probe is not None)
+
+    async def discover(self) -> bool:
+        """Looks which devices there are. Gives whether what is offered changed."""
+        before = {uuid: (device.name, device.missing) for uuid, device in self.by_uuid.items()}
+        real = await discovery.discover([self.real] if self.real is not None else [], self._host)
+        found = [(device, self.real) for device in real.devices]
+        problems = list(real.problems)
+        if self.simulated is not None:
+            sim = await discovery.discover([self.simulated], self._host)
+            found += [(device, self.simulated) for device in sim.devices if device.simulated]
+            problems += sim.problems
+        names = self._identity.bind((device.uuid, _STEMS.get(device.kind, "gpu")) for device, _ in found)
+        seen = set()
+        for told, probe in found:
+            seen.add(told.uuid)
+            known = self.by_uuid.get(told.uuid)
+            if known is None:
+                source = None if told.kind in ("cpu", "jetson") else probe
+                self.by_uuid[told.uuid] = AgentDevice(names[told.uuid], told, source)
+            else:
+                known.found, known.missing = told, None
+        words = "; ".join(p.failure.detail or str(p.failure.reason) for p in problems)
+        for uuid, device in self.by_uuid.items():
+            if uuid not in seen:
+                # Stable words: a report goes out only when something changed.
+                why = "the driver cannot be asked" if problems else "the driver no longer lists it"
+                device.missing = Condition("unknown", why)
+        self.problems = tuple(filter(None, (self.problem, *(_problem_words(p) for p in problems))))
+        if words:
+            log.warning("discovery: %s", words)
+        return before != {uuid: (device.name, device.missing) for uuid, device in self.by_uuid.items()}
+
+    def take_claims(self, leased: Iterable[str] = ()) -> bool:
+        """Claims what is not claimed yet. ``leased``: UUIDs whose claim a supervisor of ours may be holding.
+
+        Gives whether what is offered changed. Quick: one open and one flock a device that is not ours.
+        """
+        ours = set(leased)
+        changed = False
+        for device in self.by_uuid.values():
+            if device.claim is not None:
+                continue
+            before = device.held_by
+            held = self._take(device)
+            device.held_by = None if held is None or device.uuid in ours else held
+            changed = changed or before != device.held_by
+        return changed
+
+    def _take(self, device: AgentDevice) -> Condition | None:
+        """Claims one device; gives who holds it where somebody else does."""
+        try:
+            taken = claims.claim(self.claim_name(device), str(self._layout.home), folder=self._claims_dir)
+        except TenureError as error:
+            return Condition("unknown", error.message)
+        if isinstance(taken, claims.Claim):
+            device.claim = taken
+            return None
+        holder = taken.holder
+        if holder is not None and holder.controller == str(self._layout.home):
+            return Condition("unknown", "a supervisor of this home still holds its claim")
+        words = f"controller of {holder.user}" if holder is not None else "another controller, which does not say whose"
+        return Condition("occupied", words, (words,))
+
+    def claim_name(self, device: AgentDevice) -> str:
+        """What the claim is taken on. A simulated device exists once for every library that pretends it."""
+        if not device.found.simulated or device.probe is None:
+            return device.uuid
+        place = str(device.probe.library_dir)
+        return f"{device.uuid}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+    async def sample(self, uuids: Iterable[str], *, accounting_pids: Iterable[int] = ()) -> dict[str, DeviceSample]:
+        """One sample of each device that an NVML source knows, the sources side by side."""
+        groups: dict[int, tuple[NvmlProbe, list[str]]] = {}
+        for uuid in uuids:
+            device = self.by_uuid.get(uuid)
+            if device is not None and device.probe is not None:
+                groups.setdefault(id(device.probe), (device.probe, []))[1].append(uuid)
+        pids = list(accounting_pids)
+        answers = await asyncio.gather(
+            *(probe.sample(wanted, accounting_pids=pids) for probe, wanted in groups.values())
+        )
+        samples = {uuid: sample for answer in answers for uuid, sample in answer.items()}
+        for uuid, sample in samples.items():
+            self.by_uuid[uuid].last = sample
+        return samples
+
+    async def close(self, leased: Container[str] = ()) -> None:
+        """Ends the probes' children and gives the claims back; of the ``leased`` only this agent's copy, the
+        supervisor keeps its own."""
+        await asyncio.gather(*(probe.close() for probe in self.probes))
+        for device in self.by_uuid.values():
+            if device.claim is not None and device.uuid in leased:
+                device.claim.close()
+            elif device.claim is not None:
+                device.claim.release()
+            device.claim = None
+
+
+def labels_of(device: AgentDevice) -> dict[str, Any]:
+    """The detected labels, as they travel."""
+    return {key: label.to_dict() for key, label in device.found.labels.items()}
+
+
+def facts_of(device: AgentDevice) -> dict[str, Any]:
+    """What is known of the device, unknowns with their reason."""
+    found = device.found
+    told: dict[str, Any] = {"source": found.source, "mig_parent": found.mig_parent}
+    readings: dict[str, Reading[Any]] = {
+        "model": found.model,
+        "memory": found.memory,
+        "pci": found.pci,
+        "capability": found.capability,
+        "driver": found.driver,
+        "cuda": found.cuda,
+    }
+    for name, reading in readings.items():
+        told[name] = {"unknown": str(reading.reason)} if isinstance(reading, Unavailable) else reading.value
+    return told
+
+
+def with_condition(device: AgentDevice, seen: Condition) -> bool:
+    """Keeps what was seen; gives whether it is news.
+
+    Words that change while the fact does not (how much memory, which kind of clear) are no news: they would be an
+    event every other second.
+    """
+    before, device.condition = _fact(device.offered), seen
+    return _fact(device.offered) != before
+
+
+def _fact(seen: Condition) -> tuple[str, tuple[str, ...], str]:
+    return (seen.outcome, seen.by, seen.detail if seen.outcome == "unknown" else "")
+
+
+def _problem_words(problem: discovery.Problem) -> str:
+    where = f" (card {problem.index})" if problem.index is not None else ""
+    return f"{problem.source}{where}: {problem.failure.reason}: {problem.failure.detail}"
+
+
+def _sources(layout: Layout, options: Options) -> tuple[NvmlProbe | None, NvmlProbe | None]:
+    """(the system's library, a simulated one). A library named by the environment stands in for the system's."""
+    if options.library_dir is not None:
+        return None, NvmlProbe(options.library_dir, simulated=True)
+    real = NvmlProbe()
+    if options.sim and layout.sim_library.exists():
+        return real, NvmlProbe(layout.sim, simulated=True, scenario=layout.sim_scenario)
+    return real, None

@@ -1,0 +1,87 @@
+"""The folder that agent and supervisor share for one attempt: what is written there for it, and what it says.
+
+``spec.json`` goes in, ``supervisor.json`` and ``exit.json`` come out. Here they are read into records; a file that
+does not say what it should is reported as such, never taken for one that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tenure.domain.job import Ending, Outcome
+
+#: What stays of an attempt when the controller has everything: the samples are the evidence of its verdict.
+_KEPT = frozenset({"samples.log", "exit.json", "supervisor.json"})
+
+
+def prepare(folder: Path, spec: Mapping[str, Any]) -> None:
+    """Makes the folder and its scratch, and writes the spec. Doing it again for the same attempt changes nothing."""
+    (folder / "scratch").mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = folder / ".spec.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as out:
+        out.write(json.dumps(spec).encode())
+    temporary.rename(folder / "spec.json")
+
+
+def read_exit(folder: Path) -> dict[str, Any] | None:
+    """The exit record; None where there is none yet. Where it exists no process of the tree is alive."""
+    body = _read(folder / "exit.json")
+    if body is not None and not {"kind", "output_bytes"} <= body.keys():
+        raise ValueError(f"{folder / 'exit.json'} lacks kind or output_bytes")
+    return body
+
+
+def outcome_of(record: Mapping[str, Any], stop: str | None) -> Outcome:
+    """The outcome that an exit record states. ``stop`` says who asked for the end, if anybody did before it came."""
+    try:
+        ending = Ending(str(record["kind"]))
+    except ValueError:
+        ending = Ending.SPAWN_FAILED
+    details = [str(record["error"])] if record.get("error") else []
+    if record.get("stragglers"):
+        details.append(f"stragglers: {record['stragglers']}")
+    stats = {k: v for k, v in record.items() if k not in ("v", "job", "attempt", "kind", "code", "signal", "error")}
+    return Outcome(
+        ending,
+        code=record.get("code"),
+        signal=record.get("signal"),
+        cause=(stop or "") if record.get("stopped") else "",
+        detail="; ".join(details),
+        stats=stats,
+    )
+
+
+def discard(folder: Path) -> None:
+    """Deletes what the controller has: all but the evidence, and the folder too where there is no evidence."""
+    if not (folder / "samples.log").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for entry in folder.iterdir():
+        if entry.name in _KEPT:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def key_of(folder: Path) -> tuple[str, int] | None:
+    """(job, attempt) of a folder by its name; None for a name of another kind."""
+    job, _, attempt = folder.name.rpartition(".")
+    return (job, int(attempt)) if job and attempt.isdecimal() else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if not isinstance(body, dict):
+        raise ValueError(f"{path} holds no object")
+    return body

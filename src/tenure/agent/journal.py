@@ -1,0 +1,102 @@
+"""The agent's journal: every event of its core, durable before anything follows from it.
+
+One decision is one frame. Its events stand or fall together: an end without the report that tells of it would leave
+the controller waiting for ever. The journal is compacted into a snapshot once it has grown past its limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from tenure.agent import core
+from tenure.agent import records as r
+from tenure.durable import FramedLog, Torn
+from tenure.errors import TenureError
+from tenure.wire import frames
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(r.AgentEvent)}
+
+#: Events that may be lost to a power cut without harm: what they took off the list is sent again, and taken again.
+_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked)
+
+
+def encode(events: Sequence[r.AgentEvent]) -> bytes:
+    """One decision's events as the payload of one frame."""
+    return json.dumps(
+        [[type(event).__name__, frames.plain(event)] for event in events], separators=(",", ":"), ensure_ascii=False
+    ).encode()
+
+
+def decode(payload: bytes) -> list[r.AgentEvent]:
+    """The events that ``encode`` wrote; raises ``ValueError`` or ``TenureError`` for anything else."""
+    events: list[r.AgentEvent] = []
+    for name, body in json.loads(payload):
+        if name not in _KINDS:
+            raise ValueError(f"an event of unknown kind {name!r}")
+        events.append(frames.read(_KINDS[name], body))
+    return events
+
+
+class Journal:
+    """The open journal. ``recovered`` says what opening had to cut off a torn tail."""
+
+    def __init__(self, log: FramedLog, limit_bytes: int) -> None:
+        self._log = log
+        self._limit = limit_bytes
+        self.recovered: Torn | None = log.recovered
+
+    @classmethod
+    def open(cls, path: Path, state: core.AgentState, *, limit_bytes: int = 8 << 20) -> Journal:
+        """Replays the journal into a fresh state and opens it for appending.
+
+        A torn tail that was never durable is cut off; bytes that had been durable and changed since raise
+        ``damaged_state``, as does an event that this version cannot read. Then nothing may be started: the highest
+        tokens accepted here would not be known.
+        """
+        log = FramedLog.open(path)
+        try:
+            for frame in log.frames():
+                try:
+                    for event in decode(frame.payload):
+                        core.evolve(state, event)
+                except (ValueError, TypeError, KeyError, TenureError) as error:
+                    raise TenureError(
+                        "damaged_state",
+                        f"{path} holds an event at byte {frame.offset} that cannot be read: {error}.",
+                        do="Nothing was changed. If a newer version wrote it, start that version; else restore the "
+                        "file from a backup, or move it aside once you know that no job runs on this host.",
+                        facts={"path": str(path), "offset": frame.offset},
+                    ) from error
+        except BaseException:
+            log.close()
+            raise
+        return cls(log, limit_bytes)
+
+    def record(self, events: Sequence[r.AgentEvent]) -> None:
+        """Makes events durable. Raises ``LogFailed``; its ``usable`` says whether another try can succeed."""
+        self._log.append(encode(events))
+        if not all(isinstance(event, _MAY_BE_LATE) for event in events):
+            self._log.sync()
+
+    def compact(self, state: core.AgentState) -> bool:
+        """Replaces the history by a snapshot where it has outgrown the limit, and doubles a limit that is too low."""
+        if self._log.end <= self._limit:
+            return False
+        self._log.replace([encode([event]) for event in core.snapshot(state)])  # all or nothing, however many frames
+        self._limit = max(self._limit, 2 * self._log.end)
+        return True
+
+    @property
+    def size(self) -> int:
+        """Bytes in the journal."""
+        return self._log.end
+
+    def close(self) -> None:
+        """Syncs what may have been left for later, and closes."""
+        try:
+            self._log.sync()
+        finally:
+            self._log.close()

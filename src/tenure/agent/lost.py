@@ -1,0 +1,73 @@
+"""Attempts whose supervisor is gone without an exit record: what is left of them is ended, and their end is named."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tenure.agent import adopt, survivors
+from tenure.agent import records as r
+from tenure.domain.ends import Identity, name_end
+from tenure.domain.job import Ending, Outcome
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+log = logging.getLogger("tenure.agent.lost")
+
+_NAMED = 8
+
+
+def rebooted(shell: Shell, attempt: r.Attempt) -> bool:
+    """Whether this is another boot than the one the attempt was accepted in: then nothing of it can be alive."""
+    before, now = attempt.identity[0], shell.identity.boot_id
+    return bool(before) and bool(now) and before != now
+
+
+async def census(shell: Shell, key: r.Key) -> survivors.Census:
+    """Who is left of an attempt. A scan of /proc, in a thread."""
+    return await asyncio.to_thread(survivors.census, *key, _identity(shell, key))
+
+
+async def end_survivors(shell: Shell, key: r.Key) -> survivors.Cleared:
+    """Ends what is left of an attempt, until a census finds nobody; at most ten seconds.
+
+    In a thread with a loop of its own, because each look is a scan of /proc that can take its time.
+    """
+    identity = await asyncio.to_thread(_identity, shell, key)
+    return await asyncio.to_thread(lambda: asyncio.run(survivors.kill(*key, identity)))
+
+
+def _identity(shell: Shell, key: r.Key) -> adopt.Identity | None:
+    """Who the supervisor was, where its record is of this boot and PID namespace: elsewhere it means nothing."""
+    found = adopt.examine(shell.layout.attempt(*key))
+    if isinstance(found, adopt.Alive):
+        found.handle.close()
+        return found.identity
+    if isinstance(found, adopt.Lost) and found.reason == "gone":
+        return found.identity
+    return None
+
+
+def names_of(left: survivors.Census) -> tuple[str, ...]:
+    """The survivors as people read them."""
+    return tuple(f"pid {s.pid} ({s.name})" for s in left.survivors[:_NAMED])
+
+
+async def settle(shell: Shell, attempt: r.Attempt, why: str = "") -> Outcome:
+    """Ends what the attempt left behind and names its end."""
+    details = [why] if why else []
+    if not rebooted(shell, attempt):
+        cleared = await end_survivors(shell, attempt.key)
+        if cleared.killed:
+            count = len(cleared.killed)
+            details.append(f"{count} {'process' if count == 1 else 'processes'} that it left behind ended by SIGKILL")
+        if cleared.last.survivors:
+            details.append(f"still alive: {', '.join(names_of(cleared.last))}")
+    before, after = (Identity(*(part or None for part in t)) for t in (attempt.identity, shell.identity.triple))
+    cause = name_end(before, after, supervisor_alive=False)
+    if cause == "lost_cause_not_established":
+        details.insert(0, "its supervisor is gone without an exit record")
+    log.warning("%s#%d is lost: %s; %s", attempt.job, attempt.attempt, cause, "; ".join(details))
+    return Outcome(Ending.LOST, cause=cause, detail="; ".join(details))

@@ -1,0 +1,111 @@
+"""The agent's settings: what ``embedded.json`` says, what the environment adds, and a default for everything else.
+
+``embedded.json`` lies in the machine's folder and is written before the agent starts. Keys that are not known are
+ignored, so that a newer controller may add some; a value that cannot be used is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tenure.errors import TenureError
+from tenure.paths import Layout
+
+#: Names a folder with a ``libnvidia-ml.so.1`` to load instead of the system's. Its devices are always simulated.
+LIBRARY_DIR_VARIABLE = "TENURE_NVML_LIBRARY_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Times are seconds.
+
+    ``sim``: offer the devices of the library in the machine's ``sim`` folder too. ``restart_controller``: start the
+    embedded controller again when it is gone and something is owed to it. ``sample_every_s``: leased devices;
+    ``watch_every_s``: unleased ones; ``discover_every_s``: the inventory. ``settle_s``: how long a driver may take to
+    give a dead job's memory back before what is left is called dirty. ``resting``: device name -> commands that always
+    sit there. ``claims_dir``: where claims lie, for containers that share a folder under another path than the
+    machine's own (two agents on two folders do not exclude each other). ``library_dir``: from the environment, see
+    ``LIBRARY_DIR_VARIABLE``.
+    """
+
+    sim: bool = False
+    restart_controller: bool = True
+    host: str = ""
+    sample_every_s: float = 1.0
+    watch_every_s: float = 2.0
+    discover_every_s: float = 60.0
+    beat_every_s: float = 2.0
+    settle_s: float = 3.0
+    journal_limit_bytes: int = 8 << 20
+    claims_dir: str = ""
+    resting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    library_dir: Path | None = None
+
+
+_PERIODS = ("sample_every_s", "watch_every_s", "discover_every_s", "beat_every_s", "settle_s")
+
+
+def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:
+    """The settings of this machine; raises ``invalid_configuration`` naming the file and the key at fault."""
+    environ = os.environ if environ is None else environ
+    body = _read(embedded_file(layout))
+    settings: dict[str, Any] = {"sim": bool(body.get("sim"))}
+    own = body.get("agent", {})
+    if not isinstance(own, dict):
+        raise _bad(layout, "agent", "is no object")
+    known = {f.name for f in fields(Options)} - {"sim", "library_dir", "resting"}
+    for key in known & own.keys():
+        settings[key] = _checked(layout, key, own[key])
+    resting = own.get("resting", {})
+    if not isinstance(resting, dict) or not all(isinstance(v, list) for v in resting.values()):
+        raise _bad(layout, "agent.resting", "is no object of lists of commands")
+    settings["resting"] = {str(name): tuple(map(str, commands)) for name, commands in resting.items()}
+    given = environ.get(LIBRARY_DIR_VARIABLE, "")
+    settings["library_dir"] = Path(given) if given else None
+    return Options(**settings)
+
+
+def embedded_file(layout: Layout) -> Path:
+    """The settings file of the embedded mode."""
+    return layout.root / "embedded.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise TenureError(
+            "invalid_configuration",
+            f"{path} cannot be read: {error}.",
+            do="Correct it, or remove it to go by the defaults.",
+            facts={"path": str(path)},
+        ) from error
+    return body if isinstance(body, dict) else {}
+
+
+def _checked(layout: Layout, key: str, value: Any) -> Any:
+    if key in _PERIODS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86400:
+            raise _bad(layout, f"agent.{key}", f"is {value!r}, not a number of seconds above 0")
+        return float(value)
+    wanted = type(getattr(Options(), key))
+    if not isinstance(value, wanted):
+        raise _bad(layout, f"agent.{key}", f"is {value!r}, not of type {wanted.__name__}")
+    return value
+
+
+def _bad(layout: Layout, key: str, what: str) -> TenureError:
+    path = embedded_file(layout)
+    return TenureError(
+        "invalid_configuration",
+        f"{path}: {key} {what}.",
+        do="Correct or remove that key.",
+        facts={"path": str(path), "key": key},
+    )

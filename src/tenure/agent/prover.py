@@ -1,0 +1,188 @@
+"""Proves devices empty of attempts that are over, at once where it can, and again and again where it cannot yet.
+
+The tree's own proof comes first and is of one of four kinds: the supervisor's exit record, another boot, a search that
+found no process of the attempt, or that nothing of it was ever started. Only with it are a device's instruments asked.
+Before a device is called empty its claim is held again, so that it is never offered unclaimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tenure.agent import folders, lost, release
+from tenure.agent import records as r
+from tenure.agent.devices import AgentDevice
+from tenure.agent.release import Traces
+from tenure.domain.device import Condition
+from tenure.domain.job import Ending
+from tenure.durable import LogFailed
+from tenure.probes import proc
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+log = logging.getLogger("tenure.agent.prover")
+
+QUICK_S = 0.5
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+class Prover:
+    """Looks at the devices of ended attempts. One task an attempt, until all its devices are proved empty."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._tasks: dict[r.Key, asyncio.Task[None]] = {}
+        self._traces: dict[r.Key, Traces] = {}
+
+    def remember(self, key: r.Key, traces: Traces) -> None:
+        """Keeps what is known of an attempt's processes for the looks after its end."""
+        self._traces[key] = traces
+
+    def look(self, key: r.Key) -> None:
+        """Effect ``Look``: looks at the unproved devices until they are empty of the attempt."""
+        if key not in self._tasks or self._tasks[key].done():
+            self._tasks[key] = asyncio.create_task(self._until_proved(key), name=f"look {key[0]}#{key[1]}")
+
+    async def stop(self) -> None:
+        """Ends every look; the next agent takes them up."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def at_once(self, attempt: r.Attempt, traces: Traces, tree: str) -> dict[str, Condition]:
+        """What one quick look proves, for the report of the end. Never longer than half a second."""
+        devices = self._devices(attempt)
+        proofs = {name: release.of_cpu(tree) for name, d in devices.items() if d is not None and d.probe is None}
+        gpus = {name: d for name, d in devices.items() if d is not None and d.probe is not None}
+        if gpus:
+            looking = asyncio.ensure_future(self._sample(gpus, traces, tree, settled=False))
+            done, _ = await asyncio.wait([looking], timeout=QUICK_S)
+            if done and looking.exception() is None:
+                proofs.update({name: seen for name, seen in looking.result().items() if seen.outcome == "clear"})
+            elif not done:
+                looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._claimed(proofs)
+
+    async def _until_proved(self, key: r.Key) -> None:
+        began = time.monotonic()
+        tries = 0
+        while (attempt := self._shell.state.attempts.get(key)) is not None and attempt.unproved:
+            settled = time.monotonic() - began >= self._shell.options.settle_s
+            try:
+                proofs = await self._look_once(attempt, settled)
+                if proofs:
+                    self._shell.tell(r.Looked(*key, proofs))
+            except LogFailed as error:
+                if not error.usable:
+                    return
+                log.error("%s", error)
+            except Exception:  # one bad look must not end the looking: the device would stay in ending for ever
+                log.exception("a look at the devices of %s#%d failed", *key)
+            attempt = self._shell.state.attempts.get(key)
+            if attempt is None or not attempt.unproved:
+                break
+            await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
+            tries += 1
+        self._traces.pop(key, None)
+        self._tasks.pop(key, None)
+
+    async def _look_once(self, attempt: r.Attempt, settled: bool) -> dict[str, Condition]:
+        tree, alive = await self._tree(attempt)
+        wanted = {name: device for name, device in self._devices(attempt).items() if name in attempt.unproved}
+        if alive is not None:
+            return dict.fromkeys(wanted, alive) if settled else {}
+        proofs: dict[str, Condition] = {}
+        gpus: dict[str, AgentDevice] = {}
+        for name, device in wanted.items():
+            if device is None or device.missing is not None:
+                if lost.rebooted(self._shell, attempt) and device is None:
+                    proofs[name] = Condition("clear", f"{tree}; the device is not here any more")
+                elif settled:
+                    proofs[name] = (device and device.missing) or Condition("unknown", "the device is not found")
+            elif device.probe is None:
+                proofs[name] = release.of_cpu(tree)
+            else:
+                gpus[name] = device
+        if gpus:
+            traces = self._traces.get(attempt.key, Traces())
+            if settled:
+                traces = await self._with_strays(attempt, traces)
+            proofs.update(await self._sample(gpus, traces, tree, settled=settled))
+        return self._claimed(proofs)
+
+    async def _tree(self, attempt: r.Attempt) -> tuple[str, Condition | None]:
+        """(the proof that no process of the tree is alive, None), or what stands against it."""
+        if lost.rebooted(self._shell, attempt):
+            return "the host has booted since", None
+        try:
+            if folders.read_exit(self._shell.layout.attempt(*attempt.key)) is not None:
+                return "process tree empty (its supervisor's exit record)", None
+        except (OSError, ValueError) as error:
+            log.warning("%s#%d: %s", *attempt.key, error)
+        never_ran = attempt.outcome is None and attempt.supervisor is None and attempt.spec is None
+        if never_ran:
+            return "nothing of it was started here", None
+        cleared = await lost.end_survivors(self._shell, attempt.key)
+        if cleared.last.survivors:
+            names = lost.names_of(cleared.last)
+            return "", Condition("dirty", f"processes of the job that SIGKILL does not end: {', '.join(names)}", names)
+        said = "no process of it found" + ("" if cleared.last.complete else " by its id, session and descent")
+        return said + (f", {len(cleared.killed)} ended" if cleared.killed else ""), None
+
+    async def _with_strays(self, attempt: r.Attempt, traces: Traces) -> Traces:
+        """Adds processes that carry the job's id outside its tree, such as those of a container it started."""
+        if attempt.outcome is not None and attempt.outcome.ending is Ending.LOST:
+            return traces  # they have been searched for and ended
+        found = await lost.census(self._shell, attempt.key)
+        return Traces(traces.pids, frozenset(survivor.pid for survivor in found.survivors))
+
+    async def _sample(
+        self, gpus: Mapping[str, AgentDevice], traces: Traces, tree: str, *, settled: bool
+    ) -> dict[str, Condition]:
+        """What one sample of each GPU proves; a device is missing from it while nothing can be said yet."""
+        shell = self._shell
+        samples = await shell.devices.sample(device.uuid for device in gpus.values())
+        table = await asyncio.to_thread(proc.snapshot)
+        proofs = {}
+        for name, device in gpus.items():
+            seen = release.of_gpu(
+                samples[device.uuid],
+                shell.baseline_of(device.uuid),
+                traces,
+                here=table,
+                tree_proof=tree,
+                settled=settled,
+                resting=shell.options.resting.get(name, ()),
+            )
+            if seen is not None:
+                proofs[name] = seen
+        return proofs
+
+    def _claimed(self, proofs: dict[str, Condition]) -> dict[str, Condition]:
+        """Holds each proof back until its device's claim is ours again; another holder is what occupies it."""
+        shell = self._shell
+        unclaimed = [
+            name for name in proofs if (device := shell.devices.by_name(name)) is not None and device.claim is None
+        ]
+        if unclaimed:
+            shell.devices.take_claims()
+        for name in unclaimed:
+            device = shell.devices.by_name(name)
+            if device is not None and device.claim is None:
+                if device.held_by is None or device.held_by.outcome != "occupied":
+                    del proofs[name]  # a supervisor of ours may be about to let go of it
+                elif proofs[name].outcome in r.PROVES_EMPTY:
+                    proofs[name] = device.held_by
+        for name, seen in proofs.items():
+            device = shell.devices.by_name(name)
+            if device is not None and seen.outcome in r.PROVES_EMPTY:
+                shell.saw(device, seen)
+        return proofs
+
+    def _devices(self, attempt: r.Attempt) -> dict[str, AgentDevice | None]:
+        return {grant.device: self._shell.devices.by_uuid.get(grant.uuid) for grant in attempt.grants}

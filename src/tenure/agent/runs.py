@@ -1,0 +1,319 @@
+"""Attempts that run: making their supervisors, watching them, stopping them, and reading how they ended.
+
+Each attempt has one task here from its acceptance to its end. The supervisor is watched three ways, because each can
+fail alone: a pidfd (the process), a nudge (its datagram) and a poll (the exit record on disk). The exit record is the
+truth; a supervisor that is gone without one is a lost attempt, whose survivors are ended before anything is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenure.agent import adopt, environment, folders, lost
+from tenure.agent import records as r
+from tenure.agent.release import Traces
+from tenure.agent.sampler import JobSampler
+from tenure.agent.shipper import indexed_bytes
+from tenure.agent.spawner import StartRefused, StartUnknown
+from tenure.domain.job import Outcome
+from tenure.durable import LogFailed, sync_dir
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+log = logging.getLogger("tenure.agent.runs")
+
+POLL_S = 1.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One attempt being watched. ``handle`` is its living supervisor once there is one; ``wake`` says look now."""
+
+    key: r.Key
+    folder: Path
+    handle: adopt.Handle | None = None
+    leader: int | None = None
+    started_at: float = 0.0
+    sampler: JobSampler | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Lets go of the supervisor and of the log of samples; both go on existing."""
+        if self.handle is not None:
+            self.handle.close()
+        if self.sampler is not None:
+            self.sampler.close()
+
+
+class Runs:
+    """All attempts being watched, by key."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self.live: dict[r.Key, Run] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, key: r.Key) -> None:
+        """Effect ``Spawn``: makes the supervisor of an accepted attempt and watches it to its end."""
+        if key not in self.live:
+            self._watch(Run(key, self._shell.layout.attempt(*key)), self._start)
+
+    def take_up(self, key: r.Key, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
+        """An attempt that an earlier agent started: watches it on, or reports how it ended."""
+        run = Run(key, self._shell.layout.attempt(*key))
+
+        async def adopted(run: Run) -> bool:
+            await self._adopt(run, found)
+            return True
+
+        self._watch(run, adopted)
+
+    def signal(self, key: r.Key) -> None:
+        """Effect ``Signal``: tells the supervisor to end the whole tree. Again and again is fine."""
+        run = self.live.get(key)
+        if run is not None and run.handle is not None:  # not made yet: the core asks again once it is
+            run.handle.stop()
+
+    def nudge(self, key: r.Key) -> None:
+        """The supervisor says that something is to be read."""
+        run = self.live.get(key)
+        if run is not None:
+            run.wake.set()
+
+    async def stop(self) -> None:
+        """Ends the watching; the supervisors and their jobs go on."""
+        tasks = [run.task for run in self.live.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- one life
+
+    def _watch(self, run: Run, begin: Callable[[Run], Awaitable[bool]]) -> None:
+        self.live[run.key] = run
+        run.task = asyncio.create_task(self._whole_life(run, begin), name=f"run {run.key[0]}#{run.key[1]}")
+
+    async def _whole_life(self, run: Run, begin: Callable[[Run], Awaitable[bool]]) -> None:
+        try:
+            if await begin(run):
+                await self._begin_sampling(run)
+                await self._until_gone(run)
+                await self._finish(run)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # A defect here must not end the others; the attempt stays in the journal and the next agent takes it up.
+            log.exception("watching %s#%d failed", *run.key)
+        finally:
+            self.live.pop(run.key, None)
+            run.close()
+
+    async def _start(self, run: Run) -> bool:
+        """A supervisor for an accepted attempt: a new one, or the one that is there already. False: nothing runs.
+
+        Asking again is safe. A supervisor creates its record exclusively before it starts anything, so an attempt
+        starts once, however often and by however many agents it was asked for.
+        """
+        shell, (job, number) = self._shell, run.key
+        attempt = shell.state.attempts[run.key]
+        devices = [shell.devices.by_uuid.get(grant.uuid) for grant in attempt.grants]
+        fds = [device.claim.fd for device in devices if device is not None and device.claim is not None]
+        if len(fds) < len(devices):
+            await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent"))
+            return False
+        try:
+            self._prepare(run, attempt)
+            started = await shell.spawner.start(run.folder, fds)
+        except OSError as error:
+            await self._tell(r.NotStarted(job, number, f"its folder cannot be made: {error}"))
+            return False
+        except (StartRefused, StartUnknown) as error:
+            return await self._examine(run, error)
+        run.handle = adopt.Handle.open(run.folder, started.pid, started.start_ticks)
+        await self._announce(run, (started.pid, started.start_ticks), started.leader_pid)
+        return True
+
+    async def _examine(self, run: Run, error: TenureError) -> bool:
+        """No clear yes from the spawner: the folder tells, and is sealed where nothing has begun."""
+        found = await asyncio.to_thread(adopt.examine, run.folder)
+        if isinstance(found, adopt.Lost) and found.reason in ("never_started", "unreadable"):
+            await self._tell(r.NotStarted(*run.key, error.message))
+            return False
+        await self._adopt(run, found)
+        return True
+
+    async def _adopt(self, run: Run, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
+        run.started_at = time.monotonic()
+        if not isinstance(found, adopt.Alive):
+            identity = found.identity if isinstance(found, adopt.Lost) else None
+            run.leader = identity.leader_pid if identity is not None else None
+            return
+        run.handle, identity = found.handle, found.identity
+        leader = identity.leader_pid
+        for _ in range(20):  # it may be between its first record and the start of the command
+            if leader is not None or (run.folder / "exit.json").exists():
+                break
+            await asyncio.sleep(0.05)
+            again = await asyncio.to_thread(adopt.examine, run.folder)
+            if isinstance(again, adopt.Alive):
+                leader = again.identity.leader_pid
+                again.handle.close()
+        await self._announce(run, (identity.pid, identity.start_ticks), leader)
+        attempt = self._shell.state.attempts.get(run.key)
+        if attempt is not None and attempt.stop is not None:
+            self.signal(run.key)
+
+    async def _announce(self, run: Run, supervisor: tuple[int, int], leader: int | None) -> None:
+        """Tells that the command runs. One that could not be executed has no pid: its exit record tells of it."""
+        run.started_at, run.leader = time.monotonic(), leader
+        if leader is not None:
+            evidence = str(run.folder / "samples.log") if self._gpus(run) else ""
+            await self._tell(r.Started(*run.key, supervisor, leader, evidence))
+
+    def _prepare(self, run: Run, attempt: r.Attempt) -> None:
+        assert attempt.spec is not None
+        shell, spec = self._shell, attempt.spec
+        named = []
+        for grant in attempt.grants:
+            device = shell.devices.by_uuid.get(grant.uuid)
+            kind = device.found.kind if device is not None else ""
+            named.append((grant.device, grant.uuid, kind, grant.lease, grant.token))
+        scratch = run.folder / "scratch"
+        env = environment.job_environment(
+            spec.env,
+            job=attempt.job,
+            attempt=attempt.attempt,
+            devices=named,
+            scratch=str(scratch),
+            controller=str(shell.layout.ctl_sock),
+            scenario=shell.scenario,
+        )
+        folders.prepare(
+            run.folder,
+            {
+                "v": 1,
+                "job": attempt.job,
+                "attempt": attempt.attempt,
+                "argv": list(spec.argv),
+                "cwd": spec.cwd or str(scratch),
+                "env": env,
+                "grace_s": spec.grace_s,
+                "umask": spec.umask,
+                "cgroup_parent": shell.cgroup_parent,
+                "nudge": str(shell.layout.nudge_sock),
+            },
+        )
+        # The name of the folder is made durable beside the work: without it a power cut could take the exit record.
+        self._aside(asyncio.to_thread(sync_dir, run.folder.parent))
+
+    # -- watching
+
+    async def _until_gone(self, run: Run) -> None:
+        """Returns once there is an exit record, or the supervisor is gone without one."""
+        if run.handle is None:
+            return
+        gone = asyncio.create_task(run.handle.wait_gone())
+        gone.add_done_callback(lambda _: run.wake.set())
+        try:
+            while not gone.done() and not (run.folder / "exit.json").exists():
+                run.wake.clear()
+                if not gone.done():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(run.wake.wait(), POLL_S)
+        finally:
+            gone.cancel()
+
+    async def _finish(self, run: Run) -> None:
+        """The end: one report that carries outcome, proofs and use, as far as they are to be had at once."""
+        shell, (job, number) = self._shell, run.key
+        attempt = shell.state.attempts.get(run.key)
+        if attempt is None or attempt.phase == "ended":
+            return
+        record, why = None, ""
+        try:
+            record = folders.read_exit(run.folder)
+        except (OSError, ValueError) as error:
+            why = f"its exit record cannot be read: {error}"
+        if record is not None:
+            outcome, size = folders.outcome_of(record, attempt.stop), int(record["output_bytes"])
+            tree = "process tree empty (its supervisor's exit record)"
+            proofs = await shell.prover.at_once(attempt, self.traces(run), tree)
+        else:
+            outcome = await self._lost(attempt, why)
+            size, proofs = indexed_bytes(run.folder), {}
+        use = None
+        if run.sampler is not None:
+            use = run.sampler.final()
+        shell.prover.remember(run.key, self.traces(run))
+        await self._tell(r.Ended(job, number, outcome, size, proofs, use))
+
+    async def _lost(self, attempt: r.Attempt, why: str) -> Outcome:
+        """Names the end of an attempt whose supervisor is gone, after ending what it may have left behind."""
+        return await lost.settle(self._shell, attempt, why)
+
+    def traces(self, run: Run) -> Traces:
+        """The pids known to have been the attempt's."""
+        pids = set(run.sampler.pids) if run.sampler is not None else set()
+        return Traces(frozenset(pids | ({run.leader} if run.leader is not None else set())))
+
+    # -- sampling
+
+    def _gpus(self, run: Run) -> dict[str, str]:
+        """UUID -> name of the attempt's devices that an instrument can be asked about."""
+        attempt = self._shell.state.attempts.get(run.key)
+        found = {}
+        for grant in attempt.grants if attempt is not None else ():
+            device = self._shell.devices.by_uuid.get(grant.uuid)
+            if device is not None and device.probe is not None:
+                found[grant.uuid] = grant.device
+        return found
+
+    async def _begin_sampling(self, run: Run) -> None:
+        gpus = self._gpus(run)
+        if not gpus:
+            return
+        sampler = JobSampler(run.folder / "samples.log", gpus)
+        try:
+            if not await asyncio.to_thread(sampler.resume):
+                attempt = self._shell.state.attempts[run.key]
+                window = attempt.spec.window if attempt.spec is not None else {}
+                baselines = {uuid: self._shell.baseline_of(uuid) for uuid in gpus}
+                sampler.begin(started_at=run.started_at, baselines=baselines, window=window)
+        except (OSError, TenureError, ValueError) as error:
+            log.error("no samples of %s#%d: %s", *run.key, error)
+            sampler.trouble = f"its samples could not be kept: {error}"
+        run.sampler = sampler
+        self._shell.monitor.hurry()
+
+    # -- telling the core
+
+    async def _tell(self, message: r.Message) -> None:
+        """Tells the core; where the journal's disk is full, again until there is room: nothing may be forgotten."""
+        while True:
+            try:
+                return self._shell.tell(message)
+            except LogFailed as error:
+                if not error.usable:
+                    raise
+                log.error("%s", error)
+                await asyncio.sleep(1.0)
+
+    def _aside(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done_aside)
+
+    def _done_aside(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work beside a run failed: %s", error)

@@ -1,0 +1,333 @@
+"""One job's samples: what the instruments say of its devices becomes a log on disk and the verdict of use.
+
+Every instant is appended to the attempt's ``samples.log`` and folded at once; the log is synced by its owner at least
+every two seconds. A frame is ``{"utc", "samples": [...]}``, ``{"announced": {...}}`` or, once a minute, ``{"fold":
+...}``: the whole fold so far, so that a restarted agent goes on from there instead of reading days of samples.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tenure.agent.watch import describe_process, listed
+from tenure.domain import use
+from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
+from tenure.domain.use_json import decode
+from tenure.durable import FramedLog, read_frames
+from tenure.probes import nvml_records, proc
+from tenure.probes.nvml_parse import attribute
+
+FOLD_EVERY_S = 60.0
+PIDS_KEPT = 4096
+_OWN_UTILISATION = "nvml.nvmlDeviceGetProcessUtilization"
+
+
+class JobSampler:
+    """The proof of use of one attempt. Not a task: it is told each instant and answers what to report.
+
+    ``devices`` maps the UUIDs of the leased GPUs to their names. ``pids`` collects every process the tree was seen to
+    have, as (pid -> start ticks). ``gpu_open``: at the last look the tree had something open that a context needs.
+    """
+
+    def __init__(self, path: Path, devices: Mapping[str, str]) -> None:
+        self.devices = dict(devices)
+        self.pids: dict[int, int] = {}
+        self.looked_at = float("-inf")
+        self.trouble = ""
+        self.gpu_open = False
+        self._path = path
+        self._log: FramedLog | None = None
+        self._fold = use.begin_job([])
+        self._announced: dict[str, dict[str, Any]] = {}
+        self._last: use.JobVerdict | None = None
+        self._reported = ("unknown", False)
+        self._folded_at = 0.0
+
+    def begin(self, *, started_at: float, baselines: Mapping[str, Reading[int]], window: Mapping[str, float]) -> None:
+        """Begins with nothing looked at; ``window`` overrides the limits of the verdict."""
+        limits, self.trouble = limits_from(window)
+        states = [
+            use.begin(name, started_at=started_at, baseline=baselines[uuid], limits=limits)
+            for uuid, name in self.devices.items()
+        ]
+        self._fold = use.begin_job(states)
+        self._log = FramedLog.open(self._path)
+        self._keep_fold(started_at)
+
+    def resume(self) -> bool:
+        """Goes on from what the log holds; gives whether it held a fold. Reads a file: run in a thread."""
+        found = replay(self._path)
+        if found is None:
+            return False
+        self._fold, self._announced, self.pids = found
+        self._log = FramedLog.open(self._path)
+        self._last = use.judge_job(self._fold)
+        self._reported = _shown(self._last)
+        return True
+
+    @property
+    def limits(self) -> use.Limits:
+        """The limits of the verdict."""
+        return self._fold.devices[0].limits if self._fold.devices else use.Limits()
+
+    def look_due(self, now: float) -> bool:
+        """Whether the open files of the tree are to be read in this instant."""
+        return bool(self.devices) and now - self.looked_at >= self.limits.look_every_s - 0.5
+
+    def observe(
+        self,
+        samples: Mapping[str, nvml_records.DeviceSample],
+        tree: Sequence[proc.ProcEntry],
+        here: set[int],
+        *,
+        handles: Reading[use.Handles] | None,
+        same_namespace: bool,
+        resting: Mapping[str, Sequence[str]],
+    ) -> dict[str, Any] | None:
+        """One instant. Gives the verdict to report where it changed or became conclusive, else None.
+
+        ``tree`` is the job's processes (the supervisor first), ``here`` every pid that existed just before or after.
+        """
+        living = {entry.pid for entry in tree}
+        # A pid that was the job's counts on while nobody has it: drivers list a process for a moment after its end.
+        own = living | {pid for pid in self.pids if pid not in here}
+        self._remember(tree)
+        cpu = _cpu(tree)
+        told = [
+            convert(
+                self.devices[uuid],
+                sample,
+                own,
+                here,
+                handles=handles,
+                cpu=cpu,
+                same_namespace=same_namespace,
+                resting=resting.get(uuid, ()),
+            )
+            for uuid, sample in samples.items()
+            if uuid in self.devices
+        ]
+        if handles is not None and told:
+            self.looked_at = told[0].at
+            self.gpu_open = isinstance(handles, Value) and bool(handles.value.open)
+        if not told or self._log is None:
+            return None
+        self._append({"utc": time.time(), "samples": [use.to_dict(sample) for sample in told]})
+        self._fold = use.observe_job(self._fold, told)
+        at = max(sample.at for sample in told)
+        if at - self._folded_at >= FOLD_EVERY_S:
+            self._keep_fold(at)
+        return self._judge(at)
+
+    def _remember(self, tree: Sequence[proc.ProcEntry]) -> None:
+        for entry in tree:
+            self.pids.pop(entry.pid, None)  # seen again: to the end of the line
+            self.pids[entry.pid] = entry.start_ticks
+        while len(self.pids) > PIDS_KEPT:
+            self.pids.pop(next(iter(self.pids)))
+
+    def recent_pids(self, count: int = 64) -> list[int]:
+        """The pids seen last, for the driver's accounting."""
+        return list(self.pids)[-count:]
+
+    def _judge(self, at: float) -> dict[str, Any] | None:
+        after = use.judge_job(self._fold, now=at)
+        before, self._last = self._last, after
+        already = [use.AnnouncementKind(kind) for kind in self._announced]
+        notice = use.announcement(before, after, already)
+        if notice is not None:
+            self._announced[notice.kind.value] = use.to_dict(notice)
+            self._append({"announced": use.to_dict(notice)})
+            self.sync()  # on the record before anybody is told
+        elif _shown(after) == self._reported:
+            return None
+        self._reported = _shown(after)
+        return self._body(after)
+
+    def final(self) -> dict[str, Any]:
+        """The verdict at the job's end, as it goes into the report of the end."""
+        return self._body(use.judge_job(self._fold, final=True))
+
+    def _body(self, verdict: use.JobVerdict) -> dict[str, Any]:
+        body = use.to_dict(verdict)
+        notes = {"announcements": list(self._announced.values())} if self._announced else {}
+        return {**body, "label": verdict.label, **notes, **({"trouble": self.trouble} if self.trouble else {})}
+
+    def sync(self) -> None:
+        """Makes every sample so far durable. Safe beside ``observe`` from another thread."""
+        if self._log is not None:
+            self._log.sync()
+
+    def close(self) -> None:
+        """Syncs and closes the log; the fold stays."""
+        if self._log is not None:
+            log, self._log = self._log, None
+            try:
+                log.sync()
+            finally:
+                log.close()
+
+    def _keep_fold(self, at: float) -> None:
+        self._folded_at = at
+        self._append({"fold": use.to_dict(self._fold), "announced": self._announced, "pids": list(self.pids.items())})
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.append(json.dumps(record, separators=(",", ":")).encode())
+
+
+def replay(path: Path) -> tuple[use.JobUse, dict[str, dict[str, Any]], dict[int, int]] | None:
+    """(fold, announcements, pids) out of a log of samples: its last fold and what came after. None without a fold."""
+    fold: use.JobUse | None = None
+    announced: dict[str, dict[str, Any]] = {}
+    pids: dict[int, int] = {}
+    later: list[bytes] = []
+    try:
+        for frame in read_frames(path):
+            if frame.payload.startswith(b'{"fold"'):
+                body = json.loads(frame.payload)
+                fold, announced, later = decode(use.JobUse, body["fold"]), body["announced"], []
+                pids = {int(pid): int(start) for pid, start in body["pids"]}
+            else:
+                later.append(frame.payload)
+    except FileNotFoundError:
+        return None
+    if fold is None:
+        return None
+    for payload in later:
+        body = json.loads(payload)
+        if "announced" in body:
+            announced[body["announced"]["kind"]] = body["announced"]
+        else:
+            fold = use.observe_job(fold, [use.sample_from_dict(sample) for sample in body["samples"]])
+    return fold, announced, pids
+
+
+def limits_from(window: Mapping[str, float]) -> tuple[use.Limits, str]:
+    """The limits a job asked for, and in words what of them could not be used (then the defaults hold)."""
+    given: dict[str, Any] = {k: v for k, v in window.items() if k in ("grace_s", "span_s", "samples", "max_gap_s")}
+    if "samples" in given:
+        given["samples"] = int(given["samples"])
+    try:
+        return use.Limits(**given), ""
+    except ValueError as error:
+        return use.Limits(), f"the limits asked for cannot be used, the defaults hold: {error}"
+
+
+def _shown(verdict: use.JobVerdict) -> tuple[str, bool]:
+    """What makes a verdict news: its label, and whether somebody else was seen on a device."""
+    return verdict.label, verdict.contended
+
+
+def _cpu(tree: Sequence[proc.ProcEntry]) -> Reading[float]:
+    at = time.monotonic()
+    if not tree:
+        return Unavailable(Reason.SAMPLING_GAP, at, "proc.stat", Scope.PROCESS, "the tree is gone")
+    # The supervisor is the subreaper: what nobody waited for is in its own account, so the sum never falls.
+    return Value(proc.cpu_seconds(tree), at, "proc.stat", Scope.PROCESS)
+
+
+def convert(
+    device: str,
+    sample: nvml_records.DeviceSample,
+    own: Iterable[int],
+    here: set[int],
+    *,
+    handles: Reading[use.Handles] | None,
+    cpu: Reading[float],
+    same_namespace: bool,
+    resting: Sequence[str] = (),
+) -> use.DeviceSample:
+    """An NVML sample as the fold takes it: its processes sorted into the job's, others' and those not to be found."""
+    mine = frozenset(own)
+    at, utilisation = sample.at, sample.utilisation
+    return use.DeviceSample(
+        device=device,
+        at=at,
+        memory_used=sample.memory_used,
+        utilisation=Value(float(utilisation.value), utilisation.at, utilisation.instrument, Scope.DEVICE)
+        if isinstance(utilisation, Value)
+        else utilisation,
+        processes=_processes(sample, mine, here, same_namespace, resting),
+        own_utilisation=_own_utilisation(sample, mine),
+        handles=handles,
+        accounting=_accounting(sample, mine),
+        cpu_s=cpu,
+    )
+
+
+def _processes(
+    sample: nvml_records.DeviceSample, own: frozenset[int], here: set[int], same: bool, resting: Sequence[str]
+) -> Reading[use.Processes]:
+    everyone = listed(sample)
+    if isinstance(everyone, Unavailable):
+        return everyone
+    # A context of the job's is one in the compute or MPS list; its graphics contexts prove no compute work.
+    compute = {p.pid for r in (sample.compute, sample.mps) if isinstance(r, Value) for p in r.value}
+    shown = Value(
+        tuple(p for p in everyone.value if p.pid in compute or p.pid not in own),
+        everyone.at,
+        everyone.instrument,
+        everyone.scope,
+    )
+    sorted_ = attribute(shown, own, here, same_namespace=same)
+    if isinstance(sorted_, Unavailable):
+        return sorted_
+    a = sorted_.value
+    groups = [tuple(_describe(p, resting) for p in group) for group in (a.own, a.foreign, a.unresolvable)]
+    return Value(use.Processes(*groups), shown.at, shown.instrument, Scope.PROCESS)
+
+
+def _describe(process: nvml_records.GpuProcess, resting: Sequence[str]) -> use.ListedProcess:
+    user, command = describe_process(process.pid)
+    memory = process.memory.value if isinstance(process.memory, Value) else None
+    return use.ListedProcess(process.pid, user or None, command or None, memory, command in resting)
+
+
+def _own_utilisation(sample: nvml_records.DeviceSample, own: frozenset[int]) -> Reading[float]:
+    told = sample.process_utilisation
+    if isinstance(told, Unavailable):
+        return told
+    entries = [entry.sm for entry in told.value if entry.pid in own]
+    values = [sm.value for sm in entries if isinstance(sm, Value)]
+    if not values:
+        first = next((sm for sm in entries if isinstance(sm, Unavailable)), None)
+        if first is not None:
+            return first
+        detail = "the driver has no entry for the job's processes"
+        return Unavailable(Reason.SAMPLING_GAP, told.at, _OWN_UTILISATION, Scope.PROCESS, detail)
+    return Value(float(max(values)), told.at, _OWN_UTILISATION, Scope.PROCESS)
+
+
+def _accounting(sample: nvml_records.DeviceSample, own: frozenset[int]) -> Reading[use.Accounting] | None:
+    if isinstance(sample.accounting, Unavailable):
+        return sample.accounting if sample.accounting.reason is not Reason.NOT_SUPPORTED else None
+    records = [record for record in sample.accounting.value if record.pid in own]
+    figures = [r.gpu_utilisation.value for r in records if isinstance(r.gpu_utilisation, Value)]
+    told = use.Accounting(
+        # Only the pids that were seen at some instant are asked for, so a process between two looks may be missing.
+        whole_life=False,
+        contexts=len(records),
+        running=sum(record.running for record in records),
+        utilisation=float(max(figures)) if figures else None,
+    )
+    return Value(told, sample.at, "nvml.accounting", Scope.PROCESS)
+
+
+def gather_handles(found: Mapping[int, Reading[proc.Handles] | proc.Vanished], at: float) -> Reading[use.Handles]:
+    """The open files of a whole tree as one reading: unavailable where any living process could not be read."""
+    opened: set[str] = set()
+    count = 0
+    for reading in found.values():
+        if isinstance(reading, proc.Vanished):
+            continue
+        if isinstance(reading, Unavailable):
+            return reading
+        count += 1
+        if reading.value.compute_capable:
+            opened.update((*reading.value.device_files, *reading.value.libraries))
+    return Value(use.Handles(count, tuple(sorted(opened))), at, "proc.handles", Scope.PROCESS)
