@@ -78,6 +78,7 @@ def job_row(job: Job) -> Row:
 
 #: Fields of a job that live in its JSON body, each with the value that a job begins with and that is not written.
 _PLAIN: Mapping[str, Any] = {
+    "last_attempt": 0,
     "refusals": 0,
     "leases": (),
     "devices": (),

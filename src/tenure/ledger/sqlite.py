@@ -64,11 +64,11 @@ def _create(path: Path) -> None:
     building = path.with_name(f"{mark}{os.getpid()}")
     fd = os.open(building, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        engine = _engine(building, sa.pool.NullPool, ["PRAGMA journal_mode=OFF", "PRAGMA synchronous=OFF"])
+        engine = _engine(building, sa.pool.NullPool, ["PRAGMA journal_mode=WAL", "PRAGMA synchronous=OFF"])
         with engine.begin() as connection:
             tables.METADATA.create_all(connection)
             connection.execute(sa.insert(tables.revision).values(version_num=tables.REVISION))
-            connection.execute(sa.insert(tables.head).values(id=1, version=0, sequence=0, last_arrival=0.0))
+            connection.execute(sa.insert(tables.head).values(tables.FIRST_HEAD))
         engine.dispose()
         sync_fd(fd)
         building.rename(path)

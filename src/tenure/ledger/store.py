@@ -10,7 +10,6 @@ be called from any thread. They block: an event loop calls them in a thread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -22,7 +21,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tenure.domain import events as ev
 from tenure.domain.device import Device, DeviceState
-from tenure.domain.evolve import evolve
 from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.state import FleetState
 from tenure.errors import TenureError
@@ -105,7 +103,7 @@ class _Statements:
         self.jobs_moved = update(tables.jobs, rows.JOB_MOVING)
         self.leases = insert(tables.leases, rows.LEASE)
         self.leases_moved = update(tables.leases, rows.LEASE_MOVING)
-        head, moving = tables.head, ("version", "sequence", "last_arrival")
+        head, moving = tables.head, ("version", "sequence", "last_arrival", "token_floor")
         here = head.c.version == sa.bindparam("to_before")
         self.head = Prepared(sa.update(head).where(here).values(bound(moving)), (*moving, "before"), dialect)
 
@@ -147,30 +145,14 @@ class Ledger:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def load(self, state: FleetState, now: float | None = None) -> list[Stored]:
-        """Fills a fresh state from the rows, and records that nobody has been heard of yet.
+    def load(self, state: FleetState) -> None:
+        """Makes a state what the rows say, exactly; whatever was in it is gone. Reads what is open, never history.
 
-        An agent that had contact when the ledger was last written has none with a controller that has only just
-        started: that is a change of state, so it becomes an event (``contact_lost``, silent for 0 s) and is committed
-        here. Memory, rows and replay agree on return. Gives those events. ``now``: UTC seconds, by default the clock.
+        Who had contact when the ledger was last written has it in the state too, so that memory, rows and replay
+        agree. A controller that comes up decides ``Begin`` before anything else: nobody has been heard by it yet.
         """
-        self.restore(state)
-        at = time.time() if now is None else now
-        unheard: list[ev.Event] = [
-            ev.ContactLost(at=at, agent=agent.id, silent_s=0.0)
-            for agent in sorted(state.agents.values(), key=lambda agent: agent.id)
-            if agent.contact
-        ]
-        for event in unheard:
-            evolve(state, event)
-        stored = self.commit(unheard, state) if unheard else []
-        state.drain()
-        return stored
-
-    def restore(self, state: FleetState) -> None:
-        """Makes a state what the rows say, exactly; whatever was in it is gone. Reads what is open, never history."""
         with self._transaction() as connection:
-            fresh = _restored(connection)
+            fresh = _loaded(connection)
         state.become(fresh)
 
     def commit(self, events: Sequence[ev.Event], state: FleetState) -> list[Stored]:
@@ -190,7 +172,7 @@ class Ledger:
         do = self._statements
         with self._transaction() as connection:
             before = state.version - len(stored)
-            if do.head.run(connection, [(state.version, state.sequence, state.last_arrival, before)]) != 1:
+            if do.head.run(connection, [(*_head(state), before)]) != 1:
                 raise _not_alone(self.place, before)
             do.events.run(connection, stored)
             do.agents.run(connection, changes.agents)
@@ -386,13 +368,14 @@ class _Changes:
                 raise KeyError(f"no table {table!r} for {key!r}")
 
 
-def _restored(connection: sa.Connection) -> FleetState:
+def _loaded(connection: sa.Connection) -> FleetState:
     def read(query: sa.Select[Any], record: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
         return [record(row._asdict()) for row in connection.execute(query)]
 
     state = FleetState()
     head = connection.execute(sa.select(tables.head)).mappings().one()
-    state.version, state.sequence, state.last_arrival = head["version"], head["sequence"], head["last_arrival"]
+    state.version, state.sequence = head["version"], head["sequence"]
+    state.last_arrival, state.token_floor = head["last_arrival"], head["token_floor"]
     state.agents = {agent.id: agent for agent in read(sa.select(tables.agents), rows.agent_from)}
     for uuid, token in connection.execute(sa.select(tables.tokens.c.uuid, tables.tokens.c.token)):
         state.tokens[uuid] = token
@@ -420,6 +403,10 @@ def _restored(connection: sa.Connection) -> FleetState:
                 state.queue.open(need, state.match(need, state.devices.values()))
             state.queue.add(job.id, job.order, need)
     return state
+
+
+def _head(state: FleetState) -> Row:
+    return state.version, state.sequence, state.last_arrival, state.token_floor
 
 
 def _not_alone(place: str, version: int) -> LedgerError:

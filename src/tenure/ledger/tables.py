@@ -52,8 +52,12 @@ head = Table(
     Column("version", _NUMBER, nullable=False),
     Column("sequence", _NUMBER, nullable=False),
     Column("last_arrival", Double, nullable=False),
+    Column("token_floor", _NUMBER, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
 )
+
+#: The one row of ``head`` in a new ledger.
+FIRST_HEAD = {"id": 1, "version": 0, "sequence": 0, "last_arrival": 0.0, "token_floor": 0}
 
 events = Table(
     "events",

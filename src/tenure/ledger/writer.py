@@ -90,12 +90,12 @@ class _Waiting:
             self.answer.set_result(result)
 
 
-class _Defect(Exception):
-    """Deciding one command of a batch raised: ``index`` says which, ``spoiled`` whether it had changed memory."""
+class _Spoiled(Exception):
+    """Deciding the command of this index raised when it had changed memory already."""
 
-    def __init__(self, index: int, spoiled: bool) -> None:
-        super().__init__(index, spoiled)
-        self.index, self.spoiled = index, spoiled
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 class _Batch:
@@ -107,6 +107,7 @@ class _Batch:
         self.results: list[Result] = []
         self.events: list[ev.Event] = []
         self.stored: list[Stored] = []
+        self.failed: Exception | None = None
 
 
 class Writer:
@@ -135,6 +136,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._closing = False
         self._unsettled = False
+        self._broken: TenureError | None = None  # memory is not what is on disk, and the disk could not be read
         self._settlers: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -142,8 +144,8 @@ class Writer:
     # -- its life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads the fleet from the rows (see ``Ledger.load``) and begins to take commands."""
-        await self._in_thread(lambda: self.ledger.load(self.state, self._clock()))
+        """Loads the fleet from the rows and begins to take commands; the first one should be ``Begin``."""
+        await self._in_thread(lambda: self.ledger.load(self.state))
         self._task = asyncio.create_task(self._run(), name="ledger writer")
 
     async def close(self) -> None:
@@ -183,12 +185,15 @@ class Writer:
         """Returns when memory holds nothing that is not durable; this lasts until the caller awaits anything else.
 
         To be awaited directly, not through a task of its own: between that task's end and its caller's next step the
-        writer may have gone on. ``read`` has no such trap.
+        writer may have gone on. ``read`` has no such trap. Raises ``TenureError`` where memory had to be thrown away
+        and the rows cannot be read.
         """
         while self._unsettled:
             settled = asyncio.get_running_loop().create_future()
             self._settlers.append(settled)
             await settled
+        if self._broken is not None:
+            raise self._broken
 
     async def read(self, look: Callable[[FleetState], _T]) -> _T:
         """What a function sees in the settled state. It must not change it."""
@@ -199,8 +204,8 @@ class Writer:
 
     async def _run(self) -> None:
         batch: list[_Waiting] = []
+        rested = True
         try:
-            rested = True
             while self._queue or not self._closing:
                 if not self._queue:
                     self._wake.clear()
@@ -208,8 +213,7 @@ class Writer:
                         async with asyncio.timeout(None if rested else self._idle_s):
                             await self._wake.wait()
                     except TimeoutError:
-                        rested = True
-                        await self._in_thread(self.ledger.rest)
+                        rested = await self._rest()
                     continue
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._max_batch))]
                 await self._process(batch)
@@ -217,85 +221,113 @@ class Writer:
                 rested = False
                 await asyncio.sleep(0)  # whoever waited for settled memory has it to themselves for this one turn
             if not rested:
-                await self._in_thread(self.ledger.rest)
+                await self._rest()
+        except Exception:
+            log.exception("the writer has ended by a defect; the controller must be started again")
+            raise
         finally:
             self._closing = True
             self._settle()
             for waiting in (*batch, *self._queue):
                 waiting.refuse(_going())
 
+    async def _rest(self) -> bool:
+        """Uses idle time: reads memory anew where that had failed, else puts the store in order. Whether it is done."""
+        if self._broken is not None:
+            return await self._reload()
+        await self._in_thread(self.ledger.rest)
+        return True
+
     async def _process(self, batch: list[_Waiting]) -> None:
         """Decides, commits and answers a batch, whatever goes wrong with any of it."""
-        while batch:
-            self._unsettled = True
-            try:
-                await self._look_up_keys(batch)
-                decided = self._decide(batch)
-            except _Defect as defect:
-                guilty = batch.pop(defect.index)
-                log.error("deciding a command failed: %r", guilty.command, exc_info=defect.__cause__)
-                guilty.refuse(_internal(guilty.command, defect.__cause__))
-                if defect.index or defect.spoiled:
-                    failure = await self._reload()
-                    if failure is not None:
-                        self._give_up(batch, failure)
-                        return
-                continue
-            except TenureError as error:  # the keys could not be read
-                self._give_up(batch, error)
+        remaining = list(batch)
+        self._unsettled = True
+        try:
+            while remaining:
+                if self._broken is not None and not await self._reload():
+                    raise self._broken
+                await self._look_up_keys(remaining)
+                try:
+                    decided = self._decide(remaining)
+                except _Spoiled as spoiled:
+                    self._defect(remaining.pop(spoiled.index), spoiled.__cause__)
+                    await self._reload()
+                    continue
+                if decided.events and not await self._commit(decided):
+                    await self._one_by_one(decided)
+                else:
+                    self._publish(decided)
                 return
-            if decided.events:
-                failed = await self._commit(decided)
-                if failed is not None:
-                    await self._one_by_one(batch, failed)
-                    return
-            self._publish(decided)
-            return
-        self._settle()
+        except TenureError as error:  # the ledger cannot be read
+            for waiting in remaining:
+                waiting.refuse(error)
+        finally:
+            self._settle()
 
     def _decide(self, batch: Sequence[_Waiting]) -> _Batch:
+        """Decides commands in order. One whose deciding raised is answered and left out, if memory is as before it."""
         state, done = self.state, _Batch()
         for index, waiting in enumerate(batch):
-            before, now = state.version, self._clock()
+            command, before, now = waiting.command, state.version, self._clock()
             try:
-                outcomes = handle(state, waiting.command, now)
+                outcomes = handle(state, command, now)
                 told = from_events(state, outcomes.events)
                 stored = [event_row(before + nth, event) for nth, event in enumerate(outcomes.events, 1)]
                 job = None
-                if isinstance(waiting.command, cmd.Submit) and outcomes.refusal is None:
-                    job = submitted_job(waiting.command, state, outcomes.events)
+                if isinstance(command, cmd.Submit) and outcomes.refusal is None:
+                    job = submitted_job(command, state, outcomes.events)
             except Exception as error:
-                raise _Defect(index, state.version != before) from error
+                if state.version != before:
+                    raise _Spoiled(index) from error
+                self._defect(waiting, error)
+                continue
             done.waiting.append(waiting)
-            done.committed.append(Committed(waiting.command, outcomes, told, state.version, now))
+            done.committed.append(Committed(command, outcomes, told, state.version, now))
             done.results.append(Result(outcomes, state.version, job))
             done.events += outcomes.events
             done.stored += stored
         return done
 
-    async def _commit(self, decided: _Batch) -> Exception | None:
-        """Commits; on a failure memory is what the rows say again, and the failure is given."""
+    @staticmethod
+    def _defect(waiting: _Waiting, error: BaseException | None) -> None:
+        log.error("deciding a command failed: %r", waiting.command, exc_info=error)
+        waiting.refuse(_internal(waiting.command, error))
+
+    async def _commit(self, decided: _Batch) -> bool:
+        """Whether it is on disk. Where it is not, memory is what the rows say again, and ``failed`` says why."""
         state = self.state
         try:
             await self._in_thread(lambda: self.ledger.write(decided.events, decided.stored, state))
         except Exception as error:
-            reached = state.version
             log.warning("a batch of %d commands was not committed: %s", len(decided.waiting), error)
-            failure = await self._reload()
-            if failure is None and state.version == reached:
-                return None  # the store could not say so, but all of it is on disk
-            return failure or error
-        return None
+            decided.failed = error
+            return await self._reload() and await self._is_there(decided.stored[-1])
+        return True
 
-    async def _one_by_one(self, batch: list[_Waiting], failed: Exception) -> None:
-        if len(batch) == 1:
-            batch[0].refuse(_told(batch[0].command, failed))
-            self._settle()
-            return
-        for waiting in batch:
-            await self._process([waiting])
+    async def _is_there(self, last: Stored) -> bool:
+        """Whether the store failed to say so, but all of a batch is on disk: then nothing may be decided again."""
+        try:
+            return await self._in_thread(lambda: self.ledger.events_after(last.seq - 1, 1)) == [last]
+        except TenureError as error:
+            self._broken = error  # it may be: so nothing is decided before the rows have been read
+            return False
+
+    async def _one_by_one(self, decided: _Batch) -> None:
+        """After a failed commit: each command by itself, so that each gets its own answer. One alone gets it now."""
+        failed = decided.failed
+        assert failed is not None
+        fatal = isinstance(failed, TenureError) and failed.code == "already_running"
+        if fatal:  # somebody else writes: nothing that is decided here has a meaning any more
+            self._closing = True
+            self._broken = self._broken or _told(decided.waiting[0].command, failed)
+        for waiting in decided.waiting:
+            if fatal or len(decided.waiting) == 1:
+                waiting.refuse(_told(waiting.command, failed))
+            else:
+                await self._process([waiting])
 
     def _publish(self, decided: _Batch) -> None:
+        """Tells what is durable, lets memory forget what the ledger has, and answers."""
         try:
             self._on_committed(decided.committed)
         except Exception:
@@ -306,12 +338,6 @@ class Writer:
             del keys[next(iter(keys))]
         for waiting, result in zip(decided.waiting, decided.results, strict=True):
             waiting.resolve(result)
-        self._settle()
-
-    def _give_up(self, batch: Sequence[_Waiting], error: Exception) -> None:
-        for waiting in batch:
-            waiting.refuse(_told(waiting.command, error))
-        self._settle()
 
     def _settle(self) -> None:
         self._unsettled = False
@@ -320,14 +346,18 @@ class Writer:
             if not settler.done():
                 settler.set_result(None)
 
-    async def _reload(self) -> Exception | None:
-        """Throws memory away and reads the rows; gives the error where even that failed."""
+    async def _reload(self) -> bool:
+        """Throws memory away and reads the rows. False, with the reason in ``_broken``, where even that failed."""
+        fresh = FleetState()
         try:
-            await self._in_thread(lambda: self.ledger.restore(self.state))
+            await self._in_thread(lambda: self.ledger.load(fresh))
         except Exception as error:
             log.exception("the ledger could not be read anew")
-            return error
-        return None
+            self._broken = error if isinstance(error, TenureError) else LedgerError("internal", str(error))
+            return False
+        self.state.become(fresh)
+        self._broken = None
+        return True
 
     async def _look_up_keys(self, batch: Sequence[_Waiting]) -> None:
         unknown = {

@@ -23,10 +23,11 @@ def upgrade() -> None:
         sa.Column("version", _NUMBER, nullable=False),
         sa.Column("sequence", _NUMBER, nullable=False),
         sa.Column("last_arrival", sa.Double, nullable=False),
+        sa.Column("token_floor", _NUMBER, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_head"),
         sa.CheckConstraint("id = 1", name=op.f("ck_head_one_row")),
     )
-    op.bulk_insert(head, [{"id": 1, "version": 0, "sequence": 0, "last_arrival": 0.0}])
+    op.bulk_insert(head, [{"id": 1, "version": 0, "sequence": 0, "last_arrival": 0.0, "token_floor": 0}])
     op.create_table(
         "events",
         sa.Column("seq", _NUMBER, autoincrement=False, nullable=False),
