@@ -99,6 +99,7 @@ class Tree:
             if count:  # the leader has just ended by itself, and somebody is left
                 self.stragglers, count = sum(p.alive for p in self.members()), False
             if pid == 0:
+                self.stragglers = max(self.stragglers, int(self.over and not self.stopped))  # a look may miss all
                 return False
             if pid == self.leader:
                 self.over, self.status, self.ended = True, status, (time.time(), time.monotonic())
