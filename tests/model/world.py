@@ -97,23 +97,25 @@ class World:
     def execute(self, command: cmd.Command) -> list[ev.Event]:
         """One command, decided and committed at once, with its instructions put on the network."""
         self.now += 1.0
-        before: dict[str, object] = dict(self.state.devices)
         version = self.state.version
         outcomes = handle(self.state, command, self.now)
         if outcomes.refusal is not None or outcomes.ignored:
             check(self.state.version == version, "I6", f"{command} was refused or stale and changed something")
         self.log += outcomes.events
         for event in outcomes.events:
-            self._witness(event, before)
+            self._witness(event)
         self.to_agent += from_events(self.state, outcomes.events)
         self.state.validate()
         self.check()
         return outcomes.events
 
-    def _witness(self, event: ev.Event, before: dict[str, object]) -> None:
+    def _witness(self, event: ev.Event) -> None:
         if isinstance(event, ev.LeaseGranted):
             for _, name, token in event.leases:
-                uuid = self.state.devices[name].uuid
+                device = self.state.devices[name]
+                uuid = device.uuid
+                fit = device.contact and device.quarantine is None and device.condition == CLEAR
+                check(fit, "I9", f"{name} was granted while {device.words}, {device.condition}")
                 check(token > self.granted.get(uuid, 0), "I4", f"token {token} of {name} is not above {self.granted}")
                 self.granted[uuid] = token
                 check(not self._alive(uuid), "I2", f"{name} was granted with {self._alive(uuid)} alive on it")

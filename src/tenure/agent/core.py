@@ -87,15 +87,14 @@ def _why_not(state: AgentState, grants: tuple[Grant, ...]) -> str:
 
 
 def _stop(state: AgentState, message: StopJob) -> Decision:
-    raised = {g.uuid: g.token for g in message.grants if g.token > state.high_water.get(g.uuid, 0)}
-    events: list[r.AgentEvent] = [r.Fenced(raised)] if raised else []  # a stop fences too: no later start of it
     attempt = state.attempts.get((message.job, message.attempt))
     if attempt is None:
-        never_seen = len(raised) == len(message.grants)
-        declined, effects = _declined(state, message, message.reason, None if never_seen else _FORGOTTEN)
-        return events + declined, effects
+        # Declining raises the high-water tokens: a stop fences too, and no later start of this attempt runs (I5, I12).
+        never_seen = all(grant.token > state.high_water.get(grant.uuid, 0) for grant in message.grants)
+        return _declined(state, message, message.reason, None if never_seen else _FORGOTTEN)
     if attempt.phase == "ended":
-        return events, [r.Look(attempt.key)] if attempt.unproved else []
+        return [], [r.Look(attempt.key)] if attempt.unproved else []
+    events: list[r.AgentEvent] = []
     if attempt.stop is None:
         events.append(r.StopAccepted(message.job, message.attempt, message.reason))
     return events, [r.Signal(attempt.key)]

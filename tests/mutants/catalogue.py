@@ -1,0 +1,155 @@
+"""The guards that carry the guarantees, each as the edit that takes it away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODEL = ("tests/model",)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces a text that stands exactly once in a file of the package."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A guard taken away, and the tests that must notice."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...] = MODEL
+
+
+MUTANTS = (
+    Mutant(
+        "grant on unknown",
+        (
+            Edit(
+                "domain/evolve.py",
+                "state.queue.set_ready(device.name, now is DeviceState.READY)",
+                "state.queue.set_ready(device.name, now in (DeviceState.READY, DeviceState.UNKNOWN)"
+                " and device.lease is None)",
+            ),
+            Edit(
+                "domain/grants.py",
+                "if device.state is not DeviceState.READY:  # I9: only ready is free",
+                "if device.state not in (DeviceState.READY, DeviceState.UNKNOWN):",
+            ),
+            Edit(
+                "domain/state.py",
+                'assert (device.state == "ready") == (name in self.queue.ready), f"{name}: ready index disagrees"',
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "free on expiry",
+        (
+            Edit(
+                "domain/fleet.py",
+                "    return [ev.ContactLost(at=now, agent=command.agent, silent_s=command.silent_s)]",
+                "    freed: list[ev.Event] = []\n"
+                "    for lease in list(state.leases.values()):\n"
+                "        job = state.jobs.get(lease.job)\n"
+                "        if lease.agent == command.agent and job is not None:\n"
+                "            if lease.state == 'held':\n"
+                "                expired = Outcome(Ending.LOST, cause='lease_expired')\n"
+                "                freed.append(_ended(job, expired, now, 'controller'))\n"
+                "            freed.append(ev.LeaseReleased(at=now, lease=lease.id, device=lease.device,"
+                " token=lease.token, proof='expired'))\n"
+                "    return [*freed, ev.ContactLost(at=now, agent=command.agent, silent_s=command.silent_s)]",
+            ),
+        ),
+    ),
+    Mutant(
+        "start without fence",
+        (Edit("agent/core.py", "if grant.token <= high:  # I5: the fence", "if False:"),),
+    ),
+    Mutant(
+        "STOP that does not fence",
+        (
+            Edit(
+                "agent/core.py",
+                "    for grant in event.grants:  # what was declined once is never started later:"
+                " a repeated start is fenced too\n        _raise(state, grant.uuid, grant.token)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "clear by device instead of by token",
+        (
+            Edit(
+                "domain/fleet.py",
+                "    leases = state.live_leases(report.job, report.attempt)\n    if not leases:",
+                "    leases = [lease for lease in state.leases.values() if lease.device in report.tokens]\n"
+                "    if not leases:",
+            ),
+            Edit("domain/fleet.py", "        if report.tokens.get(lease.device) != lease.token:", "        if False:"),
+            Edit(
+                "domain/fleet.py",
+                "    _current(state, report)\n    job = state.jobs.get(report.job)\n"
+                "    if job is None or job.attempt != report.attempt or job.state is JobState.QUEUED:",
+                "    job = state.jobs.get(_current(state, report)[0].job)\n    if job is None:",
+            ),
+            Edit(
+                "domain/fleet.py",
+                "    for lease in state.live_leases(report.job, report.attempt):\n        seen",
+                "    for lease in [x for x in state.leases.values() if x.device in report.tokens]:\n        seen",
+            ),
+        ),
+    ),
+    Mutant(
+        "overwrite a terminal state",
+        (
+            Edit(
+                "domain/fleet.py",
+                'if any(lease.state != "ending" for lease in leases):  # I7: a terminal state is written once',
+                "if leases:",
+            ),
+        ),
+    ),
+    Mutant(
+        "release before the final report",
+        (
+            Edit(
+                "domain/fleet.py",
+                "    return decided + _proved(state, report, now)  # I8: the end first, then the release",
+                "    return _proved(state, report, now) + decided",
+            ),
+        ),
+    ),
+    Mutant(
+        "high water in memory only",
+        (
+            Edit(
+                "agent/core.py",
+                "    for grant in event.grants:\n        _raise(state, grant.uuid, grant.token)\n"
+                "    attempt = r.Attempt(",
+                "    attempt = r.Attempt(",
+            ),
+            Edit(
+                "agent/core.py",
+                "    return [accepted], [r.Spawn(key)]",
+                "    for grant in message.grants:\n        _raise(state, grant.uuid, grant.token)\n"
+                "    return [accepted], [r.Spawn(key)]",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox in memory only",
+        (
+            Edit(
+                "agent/core.py",
+                "    return [*events, report], effects",
+                "    for event in events:\n        evolve(state, event)\n    evolve(state, report)\n"
+                "    return events, effects",
+            ),
+        ),
+    ),
+)
