@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +138,14 @@ def any_command(state: FleetState, dice: int, number: int) -> cmd.Command:
     return cmd.ReportEnded(
         agent, job, attempt, tokens, outcome, pick([None, 0, 5]), found, pick([None, {"verdict": "used"}])
     )
+
+
+async def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
+    """Returns once something holds; fails where it does not within the time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came to hold"
+        await asyncio.sleep(0.005)
 
 
 def queued(state: FleetState) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from tests.contract import ledger_world as world
-from tests.contract.ledger_world import STORES, T0, Store
+from tests.contract.ledger_world import T0, Store
 
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
@@ -19,11 +18,6 @@ from tenure.domain.job import JobState
 from tenure.domain.state import FleetState
 from tenure.ledger import Ledger, LedgerError
 from tenure.ledger.check import disagreements
-
-
-@pytest.fixture(params=list(STORES))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return STORES[request.param](tmp_path)
 
 
 class Book:
