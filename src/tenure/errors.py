@@ -3,24 +3,31 @@
 The domain returns a ``Refusal`` (it knows nobody); everything above raises a ``TenureError``. Both carry the same
 code, and the table below gives each code its exit status (sysexits.h where one fits, 124 as timeout(1) does) and its
 HTTP status. A message says what happened; ``do`` says what to type or change next; ``facts`` are for programs.
+
+Every command imports this file, so it leaves out what it can: dataclasses and typing alone would take as long as a
+whole ``rc run`` may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from tenure.domain.refusal import Refusal
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tenure.domain.refusal import Refusal
 
 
-@dataclass(frozen=True, slots=True)
 class Code:
     """What one code means at the shell (exit status) and over HTTP."""
 
-    exit: int
-    http: int
-    meaning: str
+    __slots__ = ("exit", "http", "meaning")
+
+    def __init__(self, exit: int, http: int, meaning: str) -> None:
+        self.exit = exit
+        self.http = http
+        self.meaning = meaning
 
 
 CODES: Mapping[str, Code] = {

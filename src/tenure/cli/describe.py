@@ -1,0 +1,148 @@
+"""``rc describe``: one device or job in full, or the environment that jobs get."""
+
+from __future__ import annotations
+
+import sys
+
+from tenure.cli import session, streaming
+from tenure.cli.options import Command, Given, Option, usage_error
+from tenure.cli.text import ago, clean, command_line, paint, say, table
+from tenure.errors import TenureError
+from tenure.sdk.transport import Transport, quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+COMMAND = Command(
+    "describe",
+    "DEVICE|JOB",
+    "Show one device or job in full.",
+    (Option("--environment", "", "list the variables that jobs get instead"),),
+    most=1,
+)
+
+
+def main(given: Given) -> int:
+    """Exit status 68 where there is neither a device nor a job of that name."""
+    if given.flag("environment"):
+        return _environment(given)
+    if not given.words:
+        raise usage_error(COMMAND, "name a device or a job")
+    kind, told = _find(session.transport(), given.words[0])
+    if given.json:
+        from json import dumps
+
+        sys.stdout.write(dumps(told) + "\n")
+    elif kind == "device":
+        _device(told)
+    else:
+        _job(told)
+    return 0
+
+
+def _find(connection: Transport, name: str) -> tuple[str, dict[str, Any]]:
+    try:
+        return "device", connection.call("GET", f"/v1/devices/{quote(name)}")
+    except TenureError as error:
+        if error.code != "unknown_device":
+            raise
+        no_device = error
+    try:
+        return "job", connection.call("GET", f"/v1/jobs/{quote(name)}")
+    except TenureError as error:
+        if error.code != "unknown_job":
+            raise
+        raise TenureError(
+            "unknown_device" if ":" in name else "unknown_job",
+            f"there is neither a device nor a job {name!r}",
+            do=f"{no_device.do}; jobs are listed by: rc jobs",
+            facts={"name": name, **no_device.facts},
+        ) from error
+
+
+def _lines(pairs: list[tuple[str, object]]) -> None:
+    shown = [(name, value) for name, value in pairs if value not in (None, "")]
+    wide = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        say(paint(f"{name:<{wide}}  {clean(value)}"))
+
+
+def _device(d: Mapping[str, Any]) -> None:
+    quarantine, contended = d["quarantine"], d["contended"]
+    _lines(
+        [
+            ("device", d["name"]),
+            ("uuid", d["uuid"]),
+            ("kind", "simulated" if d["simulated"] else d["kind"]),
+            ("host", d["host"]),
+            ("state", f"{d['words']} (since {ago(d['since'])})"),
+            ("job", f"{d['job']} of {d['holder']}" if d["job"] else None),
+            ("lease", d["lease"]),
+            ("token", d["token"]),
+            ("quarantine", f"{quarantine['cause']}: {quarantine['detail']}" if quarantine else None),
+            ("contended", contended["detail"] if contended else None),
+            ("seen there", ", ".join(d["condition"]["by"]) or None),
+        ]
+    )
+    if d["labels"]:
+        rows = [[name, *_label(label)] for name, label in sorted(d["labels"].items())]
+        say("\n" + table(["LABEL", "VALUE", "SOURCE", "NOTE"], rows))
+    if d["facts"]:
+        say(table(["FACT", "VALUE"], sorted([name, value] for name, value in d["facts"].items())))
+
+
+def _label(label: object) -> list[object]:
+    if not isinstance(label, dict):
+        return [label, "", ""]
+    value = label.get("value")
+    aside = [str(label[key]) for key in ("unknown", "reason", "declared") if label.get(key)]
+    aside += ["stale"] if label.get("stale") else []
+    return ["unknown" if value is None else value, label.get("source", ""), "; ".join(aside)]
+
+
+def _job(j: Mapping[str, Any]) -> None:
+    spec, outcome = j["spec"], j["outcome"] or {}
+    leases = ", ".join(f"{lease['device']} (token {lease['token']}, {lease['state']})" for lease in j["leases"])
+    asked = [
+        f"device {spec['device']}" if spec.get("device") else "",
+        f"select {spec['select']}" * bool(spec["select"]),
+    ]
+    asked += [f"count {spec['count']}" if spec.get("count", 1) > 1 else ""]
+    _lines(
+        [
+            ("job", j["id"]),
+            ("label", j["label"]),
+            ("owner", j["owner"]),
+            ("state", j["words"]),
+            ("command", command_line(j["argv"])),
+            ("directory", j["cwd"] or "(a scratch folder of its own)"),
+            ("asked for", ", ".join(filter(None, asked)) or "any device"),
+            ("leases", leases),
+            ("simulated", ", ".join(j["simulated"])),
+            ("waits", f"place {j['position']}: {j['reason']}" if j["position"] else None),
+            ("submitted", f"{ago(j['submitted_at'])} ago"),
+            ("started", f"{ago(j['started_at'])} ago, pid {j['pid']}" if j["started_at"] else None),
+            ("ended", f"{ago(j['ended_at'])} ago" if j["ended_at"] else None),
+            ("exit", j["exit_status"]),
+            ("output", None if j["output_bytes"] is None else f"{j['output_bytes']} bytes (rc logs {j['id']})"),
+            ("evidence", j["evidence"]),
+            ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
+        ]
+    )
+
+
+def _environment(given: Given) -> int:
+    from tenure.agent.environment import CALLER_VARIABLES, OWN_VARIABLES
+
+    if given.json:
+        from json import dumps
+
+        sys.stdout.write(dumps({"passed_on": list(CALLER_VARIABLES), "set": dict(OWN_VARIABLES)}) + "\n")
+        return 0
+    say("Passed on from the caller, on the same machine:\n  " + " ".join(CALLER_VARIABLES))
+    say("\nSet for every job, whatever it asked for:")
+    say(table(["VARIABLE", "WHAT"], [list(row) for row in OWN_VARIABLES.items()]))
+    say("Anything else has to be given: rc run --env NAME=VALUE, or --env NAME for your own value.")
+    return 0

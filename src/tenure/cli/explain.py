@@ -1,0 +1,51 @@
+"""``rc explain``: which devices a selector matches, and why the others do not. Submits nothing."""
+
+from __future__ import annotations
+
+import sys
+
+from tenure.cli import session
+from tenure.cli.options import Command, Given, Option
+from tenure.cli.text import paint, say, table, terminal_columns, whole
+from tenure.errors import CODES
+
+COMMAND = Command(
+    "explain",
+    "[SELECTOR]",
+    "Show which devices a selector matches, and for every other one the first condition that fails.",
+    (
+        Option("-d --device", "DEVICE", "this device, by name"),
+        Option("--select", "SELECTOR", "the selector, if not given as a word"),
+        Option("--count", "N", "so many devices of one host (1)", read=whole),
+    ),
+    most=1,
+)
+
+
+def main(given: Given) -> int:
+    """Exit status 0 where enough devices match, 67 where not."""
+    select = given.words[0] if given.words else given.text("select")
+    return show(given.text("device"), select, given.value("count", 1), json=given.json)
+
+
+def show(device: str, select: str, count: int, *, json: bool) -> int:
+    """The table of one request."""
+    body = {"device": device or None, "select": select, "count": count}
+    told = session.transport().call("POST", "/v1/explain", body)
+    devices = told["devices"]
+    matching = [name for name, row in devices.items() if row["reason"] == "matches"]
+    hosts = [name.rpartition(":")[0] for name in matching]
+    enough = any(hosts.count(host) >= count for host in hosts)
+    if json:
+        from json import dumps
+
+        sys.stdout.write(dumps({**told, "enough": enough}) + "\n")
+    else:
+        rows = [
+            [name, "yes" if row["reason"] == "matches" else "no", row["state"], row["reason"]]
+            for name, row in devices.items()
+        ]
+        say(paint(table(["DEVICE", "MATCHES", "STATE", "WHY"], rows, last=terminal_columns())))
+        if not enough:
+            say(f"{len(matching)} of {len(devices)} devices match; {count} of one host are asked for")
+    return 0 if enough else CODES["no_matching_device"].exit

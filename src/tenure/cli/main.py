@@ -1,0 +1,128 @@
+"""``tenure`` and ``rc``: finds the command, imports that one alone, and says in two lines what went wrong.
+
+Start-up is a feature: ``rc run -- true`` is to cost little more than ``true``. So nothing here or in the everyday
+commands imports what it does not need; a test holds the list.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tenure.errors import CODES, TenureError
+
+#: Each command: its module, and what it does in a line. In the order of the list that ``rc`` shows.
+COMMANDS = {
+    "run": "lease a device, run a command on it, and say what it did with the GPU",
+    "ps": "jobs that wait or run",
+    "jobs": "the history of jobs",
+    "devices": "devices and their states",
+    "status": "the controller and how much of what it has",
+    "describe": "one device or job in full",
+    "explain": "which devices a selector matches, and why the others do not",
+    "logs": "a job's output",
+    "attach": "follow a running job as if it had been started here",
+    "wait": "wait for a job and exit as it did",
+    "kill": "end jobs",
+    "verify": "the verdict of a job's use of the GPU, with its evidence",
+    "up": "start the controller and agent of this machine",
+    "down": "stop them",
+    "completion": "completions for bash, zsh or fish",
+    "version": "versions of this program and of the controller",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; gives its exit status. 0-127 of ``rc run`` and ``rc wait`` are the job's own."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(arguments)
+    except TenureError as error:
+        return _failed(error, arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is still buffered must not be complained about at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except OSError as error:
+        return _failed(_from_os(error), arguments)
+    except Exception as error:
+        if os.environ.get("TENURE_DEBUG"):
+            raise
+        said = f"a defect of this program: {type(error).__name__}: {error}"
+        return _failed(TenureError("internal", said, do="TENURE_DEBUG=1 shows where it happened"), arguments)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        if len(arguments) > 1 and arguments[1] in COMMANDS:
+            return _dispatch([arguments[1], "--help"])
+        sys.stdout.write(overview())
+        return 0 if arguments else CODES["usage"].exit
+    name = "version" if arguments[0] in ("--version", "-V") else arguments[0]
+    if name not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean rc {near[0]}? " if near else ""
+        raise TenureError("usage", f"there is no command {name!r}", do=f"{hint}rc --help lists them")
+    module = __import__(f"tenure.cli.{name}", fromlist=["main"])
+    from tenure.cli import options, text
+
+    given = options.parse(module.COMMAND, arguments[1:])
+    if given.flag("help"):
+        sys.stdout.write(module.COMMAND.help())
+        return 0
+    text.color_when = given.text("color", "auto")
+    code = int(module.main(given))
+    sys.stdout.flush()
+    return code
+
+
+def overview() -> str:
+    """The list of commands."""
+    wide = max(map(len, COMMANDS))
+    lines = [f"  {name:<{wide}}  {about}" for name, about in COMMANDS.items()]
+    return "\n".join(["usage: rc COMMAND ...   (rc COMMAND --help says more)", "", *lines, ""])
+
+
+def _failed(error: TenureError, arguments: list[str]) -> int:
+    from tenure.cli.text import clean
+
+    try:
+        sys.stdout.flush()
+        if wants_json(arguments):
+            import json
+
+            sys.stderr.write(json.dumps({"error": {**error.to_dict(), "exit": error.exit_code}}) + "\n")
+        else:
+            said = [clean(line) for line in error.message.split("\n")]
+            said += [f"  {clean(error.do)}"] if error.do else []
+            sys.stderr.write("rc: " + "\n".join(said) + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return error.exit_code
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether ``-o json`` was asked for, also where the command line is otherwise wrong."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    after = [ours[at + 1] for at, word in enumerate(ours[:-1]) if word in ("-o", "--output")]
+    return "json" in after or "-ojson" in ours or "--output=json" in ours
+
+
+def _from_os(error: OSError) -> TenureError:
+    full = error.errno in (28, 122)
+    what = error.strerror or str(error)
+    return TenureError(
+        "disk_full" if full else "io_error",
+        f"{error.filename}: {what}" if error.filename else what,
+        do="make room on that disk" if full else "check that the path exists and may be read and written by you",
+        facts={"path": str(error.filename) if error.filename else None, "errno": error.errno},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

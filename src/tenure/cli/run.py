@@ -1,0 +1,189 @@
+"""``rc run``: lease, run, stream, and exit as the command did."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tenure.cli import session, settings, streaming
+from tenure.cli.options import Command, Given, Option, usage_error
+from tenure.cli.text import duration, note, whole
+from tenure.errors import TenureError
+from tenure.sdk import caller
+from tenure.sdk.following import Following
+from tenure.sdk.transport import Transport, quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+COMMAND = Command(
+    "run",
+    "[OPTIONS] [--] COMMAND [ARGUMENTS]",
+    "Lease a device, run a command on it, stream its output, and exit with its exit status (128+n for a signal).",
+    (
+        Option("-d --device", "DEVICE", "this device, by name; waits for its holder"),
+        Option("--select", "SELECTOR", "any device that matches, such as 'vram>=40G,class=train'"),
+        Option("--count", "N", "so many devices of one host, all or none (1)", read=whole),
+        Option("--cwd", "DIR", "working directory (a scratch folder of the job's own)"),
+        Option("--env", "NAME[=VALUE]", "set a variable, or pass on your own; may be repeated", many=True),
+        Option("--as", "LABEL", "a label to show beside the job"),
+        Option("--priority", "N", "-10 to 10, higher goes first (0)", read=whole),
+        Option("--no-wait", "", "start now or be refused as busy (exit status 75)"),
+        Option("--timeout", "TIME", "give up after so long in the queue (exit status 124)", read=duration),
+        Option("--grace", "TIME", "from TERM to KILL when it is stopped (10s)", read=duration),
+        Option(
+            "--window", "LIMITS", "limits of the verdict: grace=120,span=56,samples=8,period=1", read=settings.window
+        ),
+        Option("--key", "KEY", "the same key and request is the same job, however often it is sent"),
+        Option("--detach", "", "print the job's id and do not wait for it"),
+        Option("--explain", "", "show which devices match and why the others do not; run nothing"),
+        Option("-q --quiet", "", "leave out the two lines at the end"),
+    ),
+    least=0,
+    most=None,
+    rest=True,
+    more="Ctrl-C cancels a job that waits in the queue and detaches from one that runs. With -o json the job's output\n"
+    "goes to standard error and its record to standard output. TIME reads 10, 10s, 5m, 2h or 1d.",
+)
+
+
+def main(given: Given) -> int:
+    """Exit status: the command's own; ours where the job could not be run, see ``tenure.errors``."""
+    if given.flag("explain"):
+        from tenure.cli import explain
+
+        return explain.show(given.text("device"), given.text("select"), given.value("count", 1), json=given.json)
+    body = _request(given)
+    connection = session.transport()
+    if given.flag("detach"):
+        return _detached(given, connection, body)
+    _mind_signals()
+    for attempt in (1, 2):
+        following = Following(connection, body=body, revive=session.revive, trouble=streaming.trouble)
+        screen = streaming.Screen(stdout=2 if given.json else 1)
+        try:
+            return streaming.finish(streaming.show(following, screen), quiet=given.flag("quiet"), json=given.json)
+        except KeyboardInterrupt as asked:
+            return _interrupted(following, body["key"], 143 if asked.args else 130)
+        except BrokenPipeError:
+            if following.job:
+                note(f"standard output was closed; {_goes_on(following)}")
+            raise
+        except TenureError as error:
+            if attempt == 2 or following.record is not None or not session.came_too_early(error, connection):
+                raise
+    raise AssertionError("the second attempt returns or raises")
+
+
+def _request(given: Given) -> dict[str, Any]:
+    argv = given.words
+    if not argv:
+        raise usage_error(COMMAND, "no command was given")
+    if not all(map(caller.text, argv)):
+        raise TenureError(
+            "invalid_request", "a word of the command is not text in UTF-8", do="pass such a name in a file"
+        )
+    chosen = settings.load({"window": given.value("window")})
+    env = caller.variables(os.environ)
+    for name, value in map(_variable, given.many("env")):
+        env[name] = value
+    cwd = given.text("cwd")
+    return {
+        "argv": argv,
+        "cwd": os.path.abspath(cwd) if cwd else None,  # noqa: PTH100 - pathlib is slow to import
+        "env": env,
+        "device": given.text("device") or None,
+        "select": given.text("select"),
+        "count": given.value("count", 1),
+        "priority": given.value("priority", 0),
+        "queue_timeout_s": given.value("timeout"),
+        "grace_s": given.value("grace", 10.0),
+        "label": given.text("as"),
+        "umask": caller.umask(),
+        "window": chosen.get("window") or {},
+        "key": given.text("key") or os.urandom(16).hex(),
+        "wait": not given.flag("no-wait"),
+    }
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        if name not in os.environ:
+            raise usage_error(COMMAND, f"--env {name}: that variable is not set here")
+        value = os.environ[name]
+    if not name or not caller.text(text + value):
+        raise usage_error(COMMAND, f"--env {text!r}: a variable is NAME=VALUE, in UTF-8")
+    return name, value
+
+
+def _detached(given: Given, connection: Transport, body: dict[str, Any]) -> int:
+    for _ in range(3):
+        try:
+            job = connection.call("POST", "/v1/jobs", body)["job"]
+            break
+        except TenureError as error:
+            if error.code == "controller_unreachable":
+                session.revive()
+            elif not session.came_too_early(error, connection):
+                raise
+    else:
+        job = connection.call("POST", "/v1/jobs", body)["job"]
+    if given.json:
+        from json import dumps
+
+        sys.stdout.write(dumps(job) + "\n")
+    else:
+        sys.stdout.write(f"{job['id']}\n")
+    return 0
+
+
+def _mind_signals() -> None:
+    """SIGTERM ends this command as Ctrl-C does: it says what becomes of the job."""
+    import signal
+
+    def asked(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    signal.signal(signal.SIGTERM, asked)
+
+
+def _goes_on(following: Following) -> str:
+    job = following.job
+    return (
+        f"detached from job {job}, which goes on; attach again with: rc attach {job} --offset {following.offset} "
+        f"(or end it with: rc kill {job})"
+    )
+
+
+def _interrupted(following: Following, key: str, status: int) -> int:
+    """Cancels what waits, lets go of what runs, and says which. A second Ctrl-C ends this at once."""
+    connection = Transport(following._transport.path, 5.0)
+    try:
+        job = _find(connection, following.job, key)
+        if job is None:
+            note("interrupted; nothing was submitted")
+            return status
+        following.job = job["id"]
+        if job["state"] == "queued":
+            job = connection.call(
+                "POST", f"/v1/jobs/{quote(job['id'])}/stop", {"reason": "interrupted at the terminal"}
+            )
+            if job["state"] == "ended" and not job["started_at"]:
+                note(f"cancelled job {job['id']}; it was queued, and nothing was run")
+                return status
+        if job["state"] == "ended":
+            return streaming.finish(job, quiet=False, json=False)
+        note(_goes_on(following))
+    except TenureError as error:
+        note(f"interrupted; what became of job {following.job or 'the submission'} is not known: {error.message}")
+        note("look with: rc ps")
+    return status
+
+
+def _find(connection: Transport, job: str | None, key: str) -> dict[str, Any] | None:
+    if job is not None:
+        return connection.call("GET", f"/v1/jobs/{quote(job)}")
+    found = connection.call("GET", "/v1/jobs?limit=100")["jobs"]
+    return next((one for one in found if one["key"] == key), None)

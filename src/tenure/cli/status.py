@@ -1,0 +1,38 @@
+"""``rc status``: the controller, its agents, and how much of what there is."""
+
+from __future__ import annotations
+
+import sys
+
+from tenure.cli import session
+from tenure.cli.options import Command, Given
+from tenure.cli.text import ago, clean, paint, say
+
+COMMAND = Command("status", "", "Show the controller, its agents, and how many devices and jobs are in which state.")
+
+
+def main(given: Given) -> int:
+    """Exit status 0 where a controller answers, 69 where none does."""
+    status = session.transport().call("GET", "/v1/status")
+    if given.json:
+        from json import dumps
+
+        sys.stdout.write(dumps(status) + "\n")
+        return 0
+    devices = ", ".join(f"{count} {state}" for state, count in sorted(status["devices"].items())) or "none yet"
+    simulated = status.get("simulated_devices")
+    say(
+        f"controller  {clean(status['version'])}, pid {status['pid']}, {status['mode']}, user {clean(status['user'])}, "
+        f"up {ago(status['started_at'])}"
+    )
+    say(f"state       {clean(status['state_folder'])}")
+    for agent in status["agents"]:
+        contact = "in contact" if agent["contact"] else "no contact"
+        say(f"agent       {clean(agent['host'])} ({clean(agent['id'])}), {contact}")
+    if not status["agents"]:
+        say("agent       none has come in yet")
+    say(paint(f"devices     {devices}" + (f" ({simulated} simulated)" if simulated else "")))
+    say(f"jobs        {status['running']} on devices, {status['queued']} queued")
+    if status.get("output_failure"):
+        say(f"warning     output cannot be stored: {clean(status['output_failure'])}")
+    return 0

@@ -1,0 +1,121 @@
+"""A job's bytes to where they belong, and the two lines at its end: how it ended, and what it did with the GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tenure.cli.text import clean, note, span
+from tenure.sdk.following import Following
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Screen:
+    """Writes a job's streams to file descriptors, byte by byte as they came."""
+
+    def __init__(self, stdout: int = 1, stderr: int = 2, only: str = "both") -> None:
+        self._fds = {"stdout": stdout, "stderr": stderr}
+        self._only = only
+        self._open_line = False
+
+    def write(self, stream: str, data: bytes) -> None:
+        """All of the data, also where the other end takes it slowly. Raises ``BrokenPipeError`` where it is gone."""
+        if self._only not in ("both", stream):
+            return
+        fd, view = self._fds.get(stream, 1), memoryview(data)
+        while view:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:
+                import select
+
+                select.select([], [fd], [])
+        self._open_line = not data.endswith(b"\n")
+
+    def close_line(self) -> None:
+        """Ends a line that the job left open, so that a note of ours begins a new one, where both go to a terminal."""
+        if self._open_line and os.isatty(2):
+            os.write(2, b"\n")
+        self._open_line = False
+
+
+def show(following: Following, screen: Screen) -> dict[str, Any]:
+    """Streams until the job is over; gives its record."""
+    waiting = False
+    for event in following:
+        kind = event["type"]
+        if kind == "output":
+            screen.write(event["stream"], event["data"])
+        elif kind == "gap":
+            screen.close_line()
+            note(f"{event['bytes']} bytes of output from byte {event['offset']} on are missing here: {event['why']}")
+        elif kind == "job":
+            job = event["job"]
+            if job["state"] == "queued" and not waiting and os.isatty(2):
+                waiting = True
+                note(f"job {job['id']} waits in the queue: {job['reason'] or 'no reason was told'}")
+    screen.close_line()
+    assert following.record is not None
+    return following.record
+
+
+def trouble(words: str | None) -> None:
+    """Tells of a broken connection, once, and of its return."""
+    if words is None:
+        note("the controller answers again; going on where the output stopped")
+    else:
+        note(f"the controller does not answer ({words}); the job goes on without it, trying again")
+
+
+def end_lines(job: Mapping[str, Any]) -> tuple[str, str]:
+    """How the job ended, and what it did with the GPU."""
+    return f"job {name_of(job)} {end_words(job)}", use_words(job)
+
+
+def name_of(job: Mapping[str, Any]) -> str:
+    """The id, with the label where there is one."""
+    return f"{job['id']} ({clean(job['label'])})" if job.get("label") else str(job["id"])
+
+
+def end_words(job: Mapping[str, Any]) -> str:
+    """``exited 7 after 1.2 s on host:gpu0 (simulated)``."""
+    said = str(job["words"])
+    if job.get("started_at") and job.get("ended_at"):
+        said += f" after {span(job['ended_at'] - job['started_at'])}"
+    simulated = set(job.get("simulated") or ())
+    if job.get("devices"):
+        said += " on " + ", ".join(f"{d} (simulated)" if d in simulated else d for d in job["devices"])
+    stragglers = ((job.get("outcome") or {}).get("stats") or {}).get("stragglers")
+    return said + (f"; stragglers: {stragglers} (ended with it)" if stragglers else "")
+
+
+def use_words(job: Mapping[str, Any]) -> str:
+    """The verdict of use in one line; always with the word ``simulated`` where a device is."""
+    devices = list(job.get("devices") or ())
+    if not devices:
+        return "no device was leased"
+    use = job.get("use")
+    if use is not None and use.get("verdict") == "not_applicable":
+        return "no GPU was leased"
+    if use is None:
+        cpu_only = all(str(name).rpartition(":")[2].startswith("cpu") for name in devices)
+        return "no GPU was leased" if cpu_only else "GPU use: unknown, no verdict was recorded"
+    count = len(job.get("simulated") or ())
+    aside = f" ({'' if count == len(devices) else f'{count} '}simulated)" if count else ""
+    return f"GPU use{aside}: {use.get('words') or use.get('verdict')}"
+
+
+def finish(job: Mapping[str, Any], *, quiet: bool, json: bool) -> int:
+    """The end of a command that followed a job: the two lines or the record, and the job's exit status."""
+    if json:
+        from json import dumps
+
+        sys.stdout.write(dumps(job) + "\n")
+    elif not quiet:
+        for line in end_lines(job):
+            note(line)
+    return int(job["exit_status"])

@@ -1,0 +1,52 @@
+"""``rc verify``: what a job really did with its devices, and what that rests on."""
+
+from __future__ import annotations
+
+import sys
+
+from tenure.cli import session
+from tenure.cli.options import Command, Given
+from tenure.cli.text import clean, say
+from tenure.domain import use as uses
+from tenure.errors import TenureError
+from tenure.sdk.transport import quote
+
+COMMAND = Command(
+    "verify",
+    "JOB",
+    "Print the verdict of a job's use of its devices, with the evidence line by line.",
+    least=1,
+    most=1,
+    more="Exit status: 0 used; 1 not used, used in part, or a context without work; 2 unknown.",
+)
+UNKNOWN = 2
+
+
+def main(given: Given) -> int:
+    """Exit status 0 used (or no GPU leased), 1 not used, partial or context idle, 2 unknown."""
+    job = session.transport().call("GET", f"/v1/jobs/{quote(given.words[0])}")
+    use, code = job["use"], UNKNOWN
+    lines = ["verdict: unknown", "no verdict was recorded for this job"]
+    if use is not None:
+        try:
+            verdict = uses.job_verdict_from_dict(use)
+        except ValueError as error:
+            raise TenureError(
+                "damaged_state", f"the verdict of job {job['id']} cannot be read: {error}", do="look at: rc describe"
+            ) from error
+        lines, code = uses.explain(verdict), uses.exit_code(verdict)
+    if job["state"] != "ended":
+        lines.append(f"so far: the job is {job['words']}")
+    if given.json:
+        from json import dumps
+
+        said = {"job": job["id"], "exit": code, "use": use, "lines": lines, "evidence": job["evidence"]}
+        sys.stdout.write(dumps({**said, "simulated": job["simulated"], "state": job["state"]}) + "\n")
+        return code
+    if job["simulated"]:
+        lines.insert(1, f"simulated: {', '.join(job['simulated'])} (no GPU is behind any of this)")
+    for line in lines:
+        say(clean(line))
+    if job["evidence"]:
+        say(f"samples: {clean(job['evidence'])}")
+    return code

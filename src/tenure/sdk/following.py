@@ -1,0 +1,117 @@
+"""A job followed to its end through every break of the connection: no byte twice, none left out.
+
+The controller's stream counts bytes of the whole output. What is known here is the offset after the last byte handed
+out; after a break the stream is asked for from there on. A submission that broke before its answer is sent again with
+the same key, which makes it the same job.
+"""
+
+from __future__ import annotations
+
+import time
+from binascii import a2b_base64
+from collections.abc import Callable, Generator, Iterator, Mapping
+
+from tenure.errors import TenureError
+from tenure.sdk.transport import Transport, Unanswered, query, quote, unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: An offset beyond any output: follows the states of a job and none of its bytes.
+NO_OUTPUT = 1 << 62
+PATIENCE_S = 90.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Following:
+    """Iterate it for events: ``job``, ``output`` (``data`` is bytes), ``gap``, ``beat``, and ``ended`` as the last.
+
+    ``body`` submits a new job; else ``job`` names one. ``revive`` is called when nobody answers, to start a controller
+    where that is possible; before the first contact only a submission calls it, and anything else raises at once.
+    ``trouble`` is told once per break, with words, and again when it is over (None). ``patience_s`` bounds each break;
+    a break that lasts longer raises ``controller_unreachable``.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        job: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        offset: int = 0,
+        revive: Callable[[], object] | None = None,
+        trouble: Callable[[str | None], None] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        assert (job is None) != (body is None)
+        self.job = job
+        self.offset = offset
+        self.record: dict[str, Any] | None = None
+        self._transport = transport
+        self._body = body
+        self._revive = revive
+        self._trouble = trouble or (lambda words: None)
+        self._patience_s = patience_s
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        broken_since: float | None = None
+        told = False
+        pause = _FIRST_PAUSE_S
+        while True:
+            why = "the stream ended before the job did"
+            stream = self._stream()
+            try:
+                for event in stream:
+                    if told:
+                        self._trouble(None)
+                    broken_since, told, pause = None, False, _FIRST_PAUSE_S
+                    if event["type"] == "output" and not (event := self._new_part(event)):
+                        continue
+                    yield event
+                    if event["type"] == "ended":
+                        return
+            except Unanswered as error:
+                why = str(error)
+            finally:
+                stream.close()  # now: it closes the connection, which must not be the next one
+            now = time.monotonic()
+            broken_since = now if broken_since is None else broken_since
+            if now - broken_since > self._patience_s or (self.record is None and self._body is None):
+                raise unreachable(self._transport.path, why)
+            if self.record is not None and not told:
+                told = True
+                self._trouble(why)
+            if self._revive is not None:
+                self._revive()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _stream(self) -> Generator[dict[str, Any], None, None]:
+        if self.job is None:
+            lines = self._transport.lines("POST", "/v1/jobs?follow=true", self._body)
+        else:
+            target = f"/v1/jobs/{quote(self.job)}/follow{query({'offset': self.offset})}"
+            lines = self._transport.lines("GET", target)
+        for event in lines:
+            kind = event.get("type")
+            if kind == "error":
+                raise TenureError.from_dict(event.get("error") or {})
+            if kind in ("job", "ended"):
+                self.record = event["job"]
+                self.job = event["job"]["id"]
+            if kind is not None:
+                yield event
+
+    def _new_part(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event with those of its bytes that were not handed out yet; empty where there is none."""
+        data = a2b_base64(event["data"])
+        begin = int(event["offset"])
+        if begin > self.offset:
+            raise Unanswered(f"the stream skipped from byte {self.offset} to {begin}")
+        fresh = data[self.offset - begin :]
+        if not fresh:
+            return {}
+        event = {**event, "offset": self.offset, "data": fresh}
+        self.offset += len(fresh)
+        return event
