@@ -59,7 +59,7 @@ MUTANTS = (
                 "        if lease.agent == command.agent and job is not None:\n"
                 "            if lease.state == 'held':\n"
                 "                expired = Outcome(Ending.LOST, cause='lease_expired')\n"
-                "                freed.append(_ended(job, expired, now, 'controller'))\n"
+                "                freed.append(ended(job, expired, now, 'controller'))\n"
                 "            freed.append(ev.LeaseReleased(at=now, lease=lease.id, device=lease.device,"
                 " token=lease.token, proof='expired'))\n"
                 "    return [*freed, ev.ContactLost(at=now, agent=command.agent, silent_s=command.silent_s)]",
@@ -85,20 +85,20 @@ MUTANTS = (
         "clear by device instead of by token",
         (
             Edit(
-                "domain/fleet.py",
+                "domain/reports.py",
                 "    leases = state.live_leases(report.job, report.attempt)\n    if not leases:",
                 "    leases = [lease for lease in state.leases.values() if lease.device in report.tokens]\n"
                 "    if not leases:",
             ),
-            Edit("domain/fleet.py", "        if report.tokens.get(lease.device) != lease.token:", "        if False:"),
+            Edit("domain/reports.py", "        if report.tokens.get(lease.device) != lease.token:", "        if False:"),
             Edit(
-                "domain/fleet.py",
+                "domain/reports.py",
                 "    _current(state, report)\n    job = state.jobs.get(report.job)\n"
                 "    if job is None or job.attempt != report.attempt or job.state is JobState.QUEUED:",
                 "    job = state.jobs.get(_current(state, report)[0].job)\n    if job is None:",
             ),
             Edit(
-                "domain/fleet.py",
+                "domain/reports.py",
                 "    for lease in state.live_leases(report.job, report.attempt):\n        seen",
                 "    for lease in [x for x in state.leases.values() if x.device in report.tokens]:\n        seen",
             ),
@@ -108,7 +108,7 @@ MUTANTS = (
         "overwrite a terminal state",
         (
             Edit(
-                "domain/fleet.py",
+                "domain/reports.py",
                 'if any(lease.state != "ending" for lease in leases):  # I7: a terminal state is written once',
                 "if leases:",
             ),
@@ -118,7 +118,7 @@ MUTANTS = (
         "release before the final report",
         (
             Edit(
-                "domain/fleet.py",
+                "domain/reports.py",
                 "    return decided + _proved(state, report, now)  # I8: the end first, then the release",
                 "    return _proved(state, report, now) + decided",
             ),

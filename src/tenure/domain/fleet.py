@@ -15,19 +15,18 @@ from typing import Any, TypeAlias
 
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
-from tenure.domain import label
-from tenure.domain.device import SELF_CLEARING, Cause, Condition, Device
+from tenure.domain import reports
 from tenure.domain.evolve import evolve
 from tenure.domain.explain import describe_mismatch
 from tenure.domain.grants import grantable, grants
-from tenure.domain.job import Ending, Job, JobState, Lease, Outcome
+from tenure.domain.job import Ending, JobState, Outcome
+from tenure.domain.pieces import ended
 from tenure.domain.queue import Requirement, order_of
 from tenure.domain.refusal import Refusal
-from tenure.domain.specs import outcome_to, spec_to
+from tenure.domain.registration import register
+from tenure.domain.reports import StaleReport
+from tenure.domain.specs import spec_to
 from tenure.domain.state import FleetState
-
-#: A start refused this often ends the job: an agent that keeps refusing will not change its mind by itself.
-MAX_REFUSALS = 3
 
 Decision: TypeAlias = "list[ev.Event] | Refusal"
 
@@ -58,10 +57,6 @@ def handle(state: FleetState, command: cmd.Command, now: float) -> Outcomes:
     for event in grants(state, decided, now):
         done.events.append(event)
     return done
-
-
-class StaleReport(Exception):
-    """A report that matches no live attempt, or an older one: it changes nothing (I6)."""
 
 
 def decide(state: FleetState, command: cmd.Command, now: float) -> Decision:
@@ -148,7 +143,7 @@ def _cancel(state: FleetState, command: cmd.Cancel, now: float) -> Decision:
         return Refusal("conflict", f"job {command.job} is over already", "", {"job": command.job})
     if job.state is JobState.QUEUED:
         outcome = Outcome(Ending.CANCELLED, cause=f"cancelled by {command.by}", detail=command.reason)
-        return [_ended(job, outcome, now, command.by)]
+        return [ended(job, outcome, now, command.by)]
     if job.state is JobState.STOPPING:
         return []
     reason = f"cancelled by {command.by}" + (f": {command.reason}" if command.reason else "")
@@ -160,113 +155,7 @@ def _expire_queued(state: FleetState, command: cmd.ExpireQueued, now: float) -> 
     if job is None or job.state is not JobState.QUEUED:
         return []
     detail = f"no device became free for it within {command.waited_s:g} s"
-    return [_ended(job, Outcome(Ending.TIMED_OUT, detail=detail), now, "controller")]
-
-
-def _ended(job: Job, outcome: Outcome, now: float, actor: str, output_bytes: int | None = None) -> ev.JobEnded:
-    return ev.JobEnded(
-        at=now, actor=actor, job=job.id, attempt=job.attempt, outcome=outcome_to(outcome), output_bytes=output_bytes
-    )
-
-
-# -- what agents report ------------------------------------------------------------------------------------------------
-
-
-def _register(state: FleetState, command: cmd.Register, now: float) -> Decision:
-    actor = f"agent:{command.agent}"
-    decided: list[ev.Event] = []
-    offered: set[str] = set()
-    refused: list[str] = []
-    for device in command.devices:
-        holder = _claimed_elsewhere(state, command, device)
-        if holder:
-            refused.append(f"{device.name}: {holder}")
-            continue
-        offered.add(device.name)
-        decided += _offer(state, command, device, now, actor)
-    for name in sorted(state.devices_of_agent.get(command.agent, set()) - offered):
-        decided.append(
-            ev.DeviceWithdrawn(at=now, actor=actor, device=name, detail="its agent does not find it any more")
-        )
-    for known in command.known:
-        job = state.jobs.get(known.job)
-        if job is not None and known.attempt > max(job.attempt, job.last_attempt):
-            decided.append(ev.AttemptSeen(at=now, actor=actor, job=known.job, attempt=known.attempt))
-    # Last, so that no device leaves "no contact" before what its host saw of it has been taken in (I10).
-    facts = {**command.facts, "refused_devices": refused} if refused else command.facts
-    decided.append(
-        ev.AgentRegistered(
-            at=now,
-            actor=actor,
-            agent=command.agent,
-            host=command.host,
-            boot_id=command.boot_id,
-            namespace=command.namespace,
-            instance=command.instance,
-            user=command.user,
-            facts=facts,
-        )
-    )
-    return decided
-
-
-def _claimed_elsewhere(state: FleetState, command: cmd.Register, device: cmd.OfferedDevice) -> str:
-    """Why this agent may not offer a device: a UUID is taken from one agent only (A1)."""
-    for name in {device.name, state.uuids.get(device.uuid, device.name)}:
-        known = state.devices.get(name)
-        if known is None or known.agent == command.agent:
-            continue
-        if known.contact or known.lease is not None or name != device.name:
-            return f"{known.uuid} is offered by agent {known.agent} as {name}"
-    known = state.devices.get(device.name)
-    if known is not None and known.uuid != device.uuid and known.lease is not None:
-        return f"the name is bound to {known.uuid} under a live lease"
-    return ""
-
-
-def _offer(
-    state: FleetState, command: cmd.Register, device: cmd.OfferedDevice, now: float, actor: str
-) -> list[ev.Event]:
-    known = state.devices.get(device.name)
-    decided: list[ev.Event] = []
-    shape = (device.uuid, device.kind, command.host, command.agent, device.simulated, dict(device.facts))
-    if known is None or shape != _shape(known) or label.to_dict(known.labels) != dict(device.labels):
-        decided.append(
-            ev.DeviceRegistered(
-                at=now,
-                actor=actor,
-                device=device.name,
-                uuid=device.uuid,
-                device_kind=device.kind,
-                host=command.host,
-                agent=command.agent,
-                simulated=device.simulated,
-                labels=device.labels,
-                facts=device.facts,
-            )
-        )
-    if device.high_water > state.tokens.get(device.uuid, 0):  # I4: a restored ledger never grants an old token again
-        decided.append(ev.TokenFloorRaised(at=now, actor=actor, uuid=device.uuid, token=device.high_water))
-    if known is None or known.condition != device.condition:
-        decided.append(_observed(device.name, device.condition, now, actor))
-    if known is not None and known.lease is None:
-        decided += _self_cleared(known, device.condition, now, actor)
-    return decided
-
-
-def _shape(device: Device) -> tuple[Any, ...]:
-    return (device.uuid, device.kind, device.host, device.agent, device.simulated, dict(device.facts))
-
-
-def _observed(name: str, seen: Condition, now: float, actor: str) -> ev.DeviceObserved:
-    return ev.DeviceObserved(at=now, actor=actor, device=name, outcome=seen.outcome, detail=seen.detail, by=seen.by)
-
-
-def _self_cleared(device: Device, seen: Condition, now: float, actor: str) -> list[ev.Event]:
-    quarantine = device.quarantine
-    if quarantine is None or quarantine.cause not in SELF_CLEARING or seen.outcome not in ("clear", "occupied"):
-        return []
-    return [ev.DeviceCleared(at=now, actor=actor, device=device.name, proof=seen.detail or seen.outcome)]
+    return [ended(job, Outcome(Ending.TIMED_OUT, detail=detail), now, "controller")]
 
 
 def _lose_contact(state: FleetState, command: cmd.LoseContact, now: float) -> Decision:
@@ -276,150 +165,18 @@ def _lose_contact(state: FleetState, command: cmd.LoseContact, now: float) -> De
     return [ev.ContactLost(at=now, agent=command.agent, silent_s=command.silent_s)]
 
 
-def _current(state: FleetState, report: Any) -> list[Lease]:
-    """The live leases that a report of an attempt speaks of; raises ``StaleReport`` unless all of it matches (I6)."""
-    leases = state.live_leases(report.job, report.attempt)
-    if not leases:
-        raise StaleReport(f"{report.job}#{report.attempt} holds no lease any more")
-    for lease in leases:
-        if lease.agent != report.agent:
-            raise StaleReport(f"{lease.id} belongs to agent {lease.agent}")
-        if report.tokens.get(lease.device) != lease.token:
-            raise StaleReport(f"{lease.device} is under token {lease.token}, not {report.tokens.get(lease.device)}")
-    return leases
-
-
-def _current_job(state: FleetState, report: Any) -> Job:
-    """The open job a report speaks of, if the report is of its current attempt (I6)."""
-    _current(state, report)
-    job = state.jobs.get(report.job)
-    if job is None or job.attempt != report.attempt or job.state is JobState.QUEUED:
-        raise StaleReport(f"{report.job} is past attempt {report.attempt}")
-    return job
-
-
-def _started(state: FleetState, report: cmd.ReportStarted, now: float) -> Decision:
-    job = _current_job(state, report)
-    if job.state is JobState.ENDED or job.started_at is not None:
-        raise StaleReport(f"{report.job}#{report.attempt} is {job.state} already")
-    actor = f"agent:{report.agent}"
-    return [
-        ev.JobStarted(at=now, actor=actor, job=job.id, attempt=job.attempt, pid=report.pid, evidence=report.evidence)
-    ]
-
-
-def _refused(state: FleetState, report: cmd.ReportRefused, now: float) -> Decision:
-    if all(lease.state == "ending" for lease in _current(state, report)):
-        return _proved(state, report, now)
-    job = _current_job(state, report)
-    if job.state not in (JobState.STARTING, JobState.STOPPING):
-        raise StaleReport(f"{report.job} is {job.state} already")
-    actor = f"agent:{report.agent}"
-    decided: list[ev.Event] = []
-    if job.state is JobState.STOPPING:
-        outcome = Outcome(Ending.CANCELLED, cause=job.stop or "", detail="before anything of it had run")
-        decided.append(_ended(job, outcome, now, actor))
-    elif job.refusals + 1 >= MAX_REFUSALS:
-        detail = f"refused {job.refusals + 1} times, last: {report.reason}"
-        decided.append(_ended(job, Outcome(Ending.START_REFUSED, detail=detail), now, actor))
-    else:
-        decided.append(ev.JobRequeued(at=now, actor=actor, job=job.id, attempt=job.attempt, reason=report.reason))
-    return decided + _proved(state, report, now)
-
-
-def _report_ended(state: FleetState, report: cmd.ReportEnded, now: float) -> Decision:
-    leases = _current(state, report)
-    decided: list[ev.Event] = []
-    if any(lease.state != "ending" for lease in leases):  # I7: a terminal state is written once
-        job = _current_job(state, report)
-        actor = f"agent:{report.agent}"
-        if report.use is not None:
-            decided.append(ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=report.use))
-        outcome = report.outcome
-        if job.stop and not outcome.cause:
-            outcome = Outcome(outcome.ending, outcome.code, outcome.signal, job.stop, outcome.detail, outcome.stats)
-        decided.append(_ended(job, outcome, now, actor, report.output_bytes))
-    return decided + _proved(state, report, now)  # I8: the end first, then the release
-
-
-def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
-    """Releases each lease whose device was proved empty of it; quarantines where something is left (I8)."""
-    actor = f"agent:{report.agent}"
-    decided: list[ev.Event] = []
-    for lease in state.live_leases(report.job, report.attempt):
-        seen = report.proofs.get(lease.device)
-        if seen is None:
-            continue
-        device = state.devices[lease.device]
-        if seen.outcome == "dirty":
-            if device.quarantine is None:
-                decided.append(
-                    ev.DeviceQuarantined(
-                        at=now, actor=actor, device=device.name, cause=str(Cause.DIRTY), detail=seen.detail
-                    )
-                )
-        elif seen.outcome in ("clear", "occupied"):
-            if lease.token == device.token:
-                # Under an older token than the host's highest (the ledger was restored) it says nothing of the newer.
-                decided.append(_observed(device.name, seen, now, actor))
-                decided += _self_cleared(device, seen, now, actor)
-            proof = seen.detail or seen.outcome
-            decided.append(
-                ev.LeaseReleased(
-                    at=now, actor=actor, lease=lease.id, device=lease.device, token=lease.token, proof=proof
-                )
-            )
-    return decided
-
-
-def _report_use(state: FleetState, report: cmd.ReportUse, now: float) -> Decision:
-    job = _current_job(state, report)
-    if job.state is JobState.ENDED:
-        raise StaleReport(f"{report.job} is over; its last verdict stands")
-    actor = f"agent:{report.agent}"
-    return [ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=report.use)]
-
-
-def _report_device(state: FleetState, report: cmd.ReportDevice, now: float) -> Decision:
-    device = state.devices.get(report.device)
-    if device is None or device.agent != report.agent:
-        raise StaleReport(f"{report.device} is not a device of agent {report.agent}")
-    if report.high_water < device.token:
-        raise StaleReport(f"{report.device} was looked at before token {device.token}")
-    actor = f"agent:{report.agent}"
-    seen = report.condition
-    if device.lease is not None:
-        now_seen = seen if seen.outcome == "occupied" else None
-        if device.lease_ending or now_seen == device.contended:
-            return []
-        return [
-            ev.DeviceContended(
-                at=now,
-                actor=actor,
-                device=device.name,
-                lease=device.lease,
-                detail=now_seen.detail if now_seen else "",
-                by=now_seen.by if now_seen else (),
-            )
-        ]
-    decided: list[ev.Event] = []
-    if seen != device.condition:
-        decided.append(_observed(device.name, seen, now, actor))
-    return decided + _self_cleared(device, seen, now, actor)
-
-
 _DECIDE: Mapping[type[Any], Callable[[FleetState, Any, float], Decision]] = {
     cmd.Begin: _begin,
     cmd.Submit: _submit,
     cmd.Cancel: _cancel,
     cmd.ExpireQueued: _expire_queued,
-    cmd.Register: _register,
+    cmd.Register: register,
     cmd.LoseContact: _lose_contact,
-    cmd.ReportStarted: _started,
-    cmd.ReportRefused: _refused,
-    cmd.ReportEnded: _report_ended,
-    cmd.ReportUse: _report_use,
-    cmd.ReportDevice: _report_device,
+    cmd.ReportStarted: reports.started,
+    cmd.ReportRefused: reports.refused,
+    cmd.ReportEnded: reports.attempt_ended,
+    cmd.ReportUse: reports.use_judged,
+    cmd.ReportDevice: reports.device_seen,
 }
 
 
