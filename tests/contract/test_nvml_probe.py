@@ -264,6 +264,19 @@ async def test_a_hung_card_costs_itself_only_and_never_the_event_loop(
     assert probe.statistics().children_abandoned == 1
 
 
+async def test_cards_that_failed_last_are_asked_last(probe: NvmlProbe, scenario: Scenario, clock: Clock) -> None:
+    uuids = scenario.devices()
+    for index in (0, 1, 2):
+        scenario.fault(index, "nvmlDeviceGetMemoryInfo_v2", "abort")
+    first = await probe.sample(uuids)  # one call uses up three children and no more
+    assert why(first[uuids[3]].compute) is Reason.TIMEOUT
+    assert probe.statistics().children_started == 3
+    clock.now += 2
+    again = await probe.sample(uuids)
+    assert healthy(again[uuids[3]])
+    assert {why(again[uuid].compute) for uuid in uuids[:3]} == {Reason.SAMPLING_GAP}
+
+
 async def test_pauses_of_a_card_grow_and_are_bounded(probe: NvmlProbe, scenario: Scenario, clock: Clock) -> None:
     uuids = scenario.devices()[:1]
     scenario.fault(0, "nvmlDeviceGetMemoryInfo_v2", "abort")
@@ -426,6 +439,15 @@ async def test_a_program_edits_the_scenario_while_it_is_read(
     assert "process" not in scenario.path.read_text()
 
 
+async def test_an_edit_within_one_tick_of_the_clock_is_seen(probe: NvmlProbe, scenario: Scenario) -> None:
+    """File times may be as coarse as a kernel tick: then the size and the new file's inode tell."""
+    uuid = scenario.devices()[0]
+    for util in (11, 22, 33):
+        scenario.set(0, "util", util)
+        os.utime(scenario.path, ns=(10**18, 10**18))
+        assert value((await probe.sample([uuid]))[uuid].utilisation) == util
+
+
 async def test_a_killed_program_goes_as_a_driver_would_let_it_go(
     probe: NvmlProbe, scenario: Scenario, program: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -563,11 +585,13 @@ def test_the_simulated_program_starts_fast(scenario: Scenario) -> None:
     env = {"PATH": os.defpath, "TENURE_SIM_SCENARIO": str(scenario.path)}
     argv = [sys.executable, "-m", "tenure.testing.gpu_program", "--device", "0", "--seconds", "0"]
     spent: list[float] = []
-    for _ in range(5):
-        began = time.monotonic()
-        subprocess.run(argv, env=env, check=True, capture_output=True)
-        spent.append(time.monotonic() - began)
-    assert min(spent) < 0.15, spent
+    for _ in range(3):
+        running = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+        assert running.returncode == 0
+        spent.append(usage.ru_utime + usage.ru_stime)  # its own time: the machine may be busy with other tests
+    assert min(spent) < 0.1, spent
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", *argv[1:]], env=env, check=True, capture_output=True, text=True
     )

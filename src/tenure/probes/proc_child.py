@@ -23,10 +23,20 @@ MAX_ROUNDS = 3
 
 
 class ProcProbe:
-    """Open files, maps, environments and disks, each with a deadline. ``deadline_s`` bounds the silence per subject."""
+    """Open files, maps, environments and disks, each with a deadline. ``deadline_s`` bounds the silence per subject.
 
-    def __init__(self, *, deadline_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
+    ``start_deadline_s`` bounds a child's start. One call at a time; a second one waits for the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float = 2.0,
+        start_deadline_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._deadline_s = deadline_s
+        self._start_deadline_s = start_deadline_s
         self._clock = clock
         self._child: Child | None = None
         self._undead: list[Child] = []
@@ -103,6 +113,7 @@ class ProcProbe:
                     raise ChildGone(f"{MAX_UNDEAD} abandoned children have not died yet; no new one is started")
                 env = {"PATH": os.defpath, "LC_ALL": "C"}
                 self._child = Child(python_argv(proc_worker.__file__, proc_worker.source_root()), env)
+                await self._child.next_line(loop.time() + self._start_deadline_s)  # a busy host starts it slowly
             self._next_id += 1
             first = len(replies)
             async with asyncio.timeout(self._deadline_s):
