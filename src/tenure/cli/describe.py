@@ -63,7 +63,7 @@ def _find(connection: Transport, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _lines(pairs: list[tuple[str, object]]) -> None:
-    shown = [(name, value) for name, value in pairs if value not in (None, "")]
+    shown = [(name, value) for name, value in pairs if value is not None and value != ""]
     wide = max(len(name) for name, _ in shown)
     for name, value in shown:
         say(paint(f"{name:<{wide}}  {clean(value)}"))
@@ -90,7 +90,7 @@ def _device(d: Mapping[str, Any]) -> None:
         rows = [[name, *_label(label)] for name, label in sorted(d["labels"].items())]
         say("\n" + table(["LABEL", "VALUE", "SOURCE", "NOTE"], rows))
     if d["facts"]:
-        say(table(["FACT", "VALUE"], sorted([name, value] for name, value in d["facts"].items())))
+        say(table(["FACT", "VALUE"], sorted([k, "-" if v is None else v] for k, v in d["facts"].items())))
 
 
 def _label(label: object) -> list[object]:

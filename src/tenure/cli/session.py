@@ -8,7 +8,7 @@ import time
 from tenure.cli.text import clean
 from tenure.errors import TenureError
 from tenure.sdk import locate
-from tenure.sdk.transport import Transport
+from tenure.sdk.transport import Transport, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,18 @@ def started_words(folder: str, options: Mapping[str, Any]) -> str:
         f"started a controller and an agent for {user_name()}{simulated} (state in {clean(folder)}); "
         "stop them with rc down"
     )
+
+
+def in_full(error: TenureError, body: dict[str, Any], connection: Transport) -> bool:
+    """Whether a refused device was named by what follows its host; the request names it in full then."""
+    name = body["device"]
+    if error.code != "unknown_device" or not name or ":" in name:
+        return False
+    try:
+        body["device"] = connection.call("GET", f"/v1/devices/{quote(name)}")["name"]
+    except TenureError:
+        return False  # the refusal that is there already says it
+    return True
 
 
 def came_too_early(error: TenureError, connection: Transport) -> bool:
