@@ -132,6 +132,23 @@ class FakeController:
         found: dict[str, Any] = (await until(lambda: self.of(kind, job), timeout_s, f"{kind} of {job}"))[0]
         return found
 
+    def proofs(self, device: str = "h:cpu0", job: str | None = None) -> list[dict[str, Any]]:
+        """What was told of a device after an attempt's end, in order of arrival."""
+        kinds = ("ended", "refused", "proof")
+        told = [report["body"] for report in self.reports if report["kind"] in kinds]
+        return [
+            body["proofs"][device] for body in told if body["job"] == (job or body["job"]) and device in body["proofs"]
+        ]
+
+    async def proved(self, device: str = "h:cpu0", job: str | None = None, timeout_s: float = 15.0) -> dict[str, Any]:
+        """Waits until a device is proved empty of an attempt; gives the proof."""
+
+        def found() -> dict[str, Any] | None:
+            return next((p for p in self.proofs(device, job) if p["outcome"] in ("clear", "occupied")), None)
+
+        proof: dict[str, Any] = await until(found, timeout_s, f"a proof for {device}")
+        return proof
+
     async def connected(self, timeout_s: float = 15.0) -> dict[str, Any]:
         """Waits for a link; gives what the agent registered with last."""
         await until(lambda: self.links, timeout_s, "a connection")
@@ -229,7 +246,9 @@ def _machine() -> str:
 class Job:
     """Instructions for one attempt of a job on some devices, tokens counting up."""
 
-    def __init__(self, register: dict[str, Any], *names: str, job: str = "j1", attempt: int = 1, token: int = 1) -> None:
+    def __init__(
+        self, register: dict[str, Any], *names: str, job: str = "j1", attempt: int = 1, token: int = 1
+    ) -> None:
         self.job, self.attempt = job, attempt
         found = [next(d for d in register["devices"] if d["name"].endswith(f":{name}")) for name in names]
         self.grants = tuple(Grant(d["name"], d["uuid"], token, f"l{d['name']}{token}") for d in found)

@@ -70,7 +70,9 @@ async def test_the_environment_is_a_whitelist(host: Host, controller: FakeContro
 
 async def test_a_stop_ends_the_whole_tree_and_says_who_asked(controller: FakeController) -> None:
     job = Job(await controller.connected(), "cpu0")
-    await controller.tell(job.shell("trap '' TERM; setsid sleep 300 & echo ready; while :; do sleep 1; done", grace_s=0.2))
+    await controller.tell(
+        job.shell("trap '' TERM; setsid sleep 300 & echo ready; while :; do sleep 1; done", grace_s=0.2)
+    )
     await until(lambda: b"ready" in controller.output.get(("j1", 1), b""))
     await controller.tell(job.stop("ann asked"))
     body = await ended(controller)

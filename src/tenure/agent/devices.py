@@ -205,14 +205,13 @@ def facts_of(device: AgentDevice) -> dict[str, Any]:
     return told
 
 
-def with_condition(device: AgentDevice, seen: Condition) -> bool:
-    """Keeps what was seen; gives whether it is news.
+def is_news(before: Condition | None, now: Condition) -> bool:
+    """Whether a condition says something else than the one told before.
 
     Words that change while the fact does not (how much memory, which kind of clear) are no news: they would be an
     event every other second.
     """
-    before, device.condition = _fact(device.offered), seen
-    return _fact(device.offered) != before
+    return before is None or _fact(before) != _fact(now)
 
 
 def _fact(seen: Condition) -> tuple[str, tuple[str, ...], str]:

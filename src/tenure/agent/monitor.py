@@ -160,8 +160,9 @@ class Monitor:
         shell = self._shell
         leased = {uuid for uuid in shell.devices.by_uuid if shell.state.on_device(uuid)}
         if shell.devices.take_claims(leased):
-            for device in shell.devices.by_uuid.values():
-                shell.saw(device, device.condition)
+            for uuid, device in shell.devices.by_uuid.items():
+                if uuid not in leased:
+                    shell.saw(device, device.condition, shell.state.high_water.get(uuid, 0))
 
     def _seen_idle(self, device: AgentDevice, sample: DeviceSample | None, mark: int) -> None:
         shell = self._shell

@@ -69,6 +69,7 @@ class Prover:
         return self._claimed(proofs)
 
     async def _until_proved(self, key: r.Key) -> None:
+        await self._shell.discovered()
         began = time.monotonic()
         tries = 0
         while (attempt := self._shell.state.attempts.get(key)) is not None and attempt.unproved:

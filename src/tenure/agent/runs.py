@@ -126,6 +126,7 @@ class Runs:
         """
         shell, (job, number) = self._shell, run.key
         attempt = shell.state.attempts[run.key]
+        await shell.discovered()
         devices = [shell.devices.by_uuid.get(grant.uuid) for grant in attempt.grants]
         fds = [device.claim.fd for device in devices if device is not None and device.claim is not None]
         if len(fds) < len(devices):
@@ -279,6 +280,7 @@ class Runs:
         return found
 
     async def _begin_sampling(self, run: Run) -> None:
+        await self._shell.discovered()
         gpus = self._gpus(run)
         if not gpus:
             return

@@ -9,6 +9,7 @@ happened or carries out an effect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ from tenure.agent import cgroups, core, restart
 from tenure.agent import records as r
 from tenure.agent.baseline import Baselines
 from tenure.agent.connection import Connection
-from tenure.agent.devices import AgentDevice, Devices, facts_of, labels_of, with_condition
+from tenure.agent.devices import AgentDevice, Devices, facts_of, is_news, labels_of
 from tenure.agent.folders import discard, key_of
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.journal import Journal
@@ -45,6 +46,7 @@ from tenure.wire import frames
 log = logging.getLogger("tenure.agent")
 
 FIRST_LOOK_S = 3.0
+DISCOVERY_S = 60.0
 RESTART_AFTER_S = 3.0
 ACK_EVERY_S = 1.0
 
@@ -74,6 +76,7 @@ class Shell:
         self._registered: dict[str, Condition] = {}
         self._output_told: dict[r.Key, float] = {}
         self._ended = asyncio.Event()
+        self._discovered = asyncio.Event()
         self._fatal: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._nudges: socket.socket | None = None
@@ -159,15 +162,31 @@ class Shell:
     def saw(self, device: AgentDevice, seen: Condition, mark: int | None = None) -> None:
         """What a look found on a device. News go to the controller with ``mark``, the highest token known before the
         look; without one (a proof, which travels in its own report) nothing is sent."""
-        news = with_condition(device, seen)
+        device.condition = seen
         self.state.conditions[device.uuid] = device.offered
-        if news and mark is not None:
+        if mark is None:
+            self._registered[device.uuid] = device.offered
+        elif is_news(self._registered.get(device.uuid), device.offered):
             self._report_device(device, mark)
 
     def _report_device(self, device: AgentDevice, mark: int) -> None:
         self._registered[device.uuid] = device.offered
         body = {"device": device.name, "high_water": mark, "condition": frames.plain(device.offered)}
         self.connection.send_text(frames.report(0, "device", body))
+
+    async def discovered(self) -> None:
+        """Waits for the first discovery: before it nothing can be said of a device. Bounded; a driver may hang."""
+        if not self._discovered.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._discovered.wait(), DISCOVERY_S)
+
+    async def _first_discovery(self) -> None:
+        try:
+            await self._discover(first=True)
+        except Exception:
+            log.exception("the first discovery failed")
+        finally:
+            self._discovered.set()
 
     async def _discover(self, first: bool) -> None:
         changed = await self.devices.discover()
@@ -248,7 +267,7 @@ class Shell:
             self._output_acked((str(frame["job"]), int(frame["attempt"])), int(frame["offset"]))
         elif kind == "welcome":
             for device in self.devices.by_uuid.values():  # what changed while the hello was under way
-                if self._registered.get(device.uuid) != device.offered:
+                if is_news(self._registered.get(device.uuid), device.offered):
                     self._report_device(device, self.state.high_water.get(device.uuid, 0))
         elif kind == "refused":
             raise TenureError.from_dict(frame.get("error") or {})
@@ -277,21 +296,22 @@ class Shell:
         try:
             probing = asyncio.create_task(asyncio.to_thread(cgroups.probe))
             await self.spawner.open()
-            first = asyncio.create_task(self._discover(first=True))
+            first = asyncio.create_task(self._first_discovery())
             found = await probing
             self.cgroup_parent = found.parent
             log.info("cgroups of jobs: %s", found.reason)
             await asyncio.wait([first], timeout=FIRST_LOOK_S)
             self.aside(recover(self))
             forever = [
+                first,
                 asyncio.create_task(self.connection.run()),
                 asyncio.create_task(self.monitor.run()),
                 asyncio.create_task(self._keep_discovering()),
                 asyncio.create_task(self._keep_controller()),
             ]
             ended = asyncio.create_task(self._ended.wait())
-            await asyncio.wait([ended, *forever], return_when=asyncio.FIRST_COMPLETED)
-            for task in forever:
+            await asyncio.wait([ended, *forever[1:]], return_when=asyncio.FIRST_COMPLETED)
+            for task in forever[1:]:
                 if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                     self.fail(error)
         finally:
