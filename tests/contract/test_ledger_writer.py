@@ -125,7 +125,8 @@ async def test_a_command_that_cannot_be_decided_is_alone_with_it(
         pass
 
     async with fleet(store) as writer:
-        one, nonsense, two = await at_once(writer, world.submit("j1"), Nonsense(), world.submit("j2"))
+        no_command: Any = Nonsense()
+        one, nonsense, two = await at_once(writer, world.submit("j1"), no_command, world.submit("j2"))
         assert isinstance(one, Result)
         assert isinstance(two, Result)
         assert isinstance(nonsense, TenureError)
@@ -146,7 +147,7 @@ async def test_a_defect_halfway_through_a_command_is_undone(
         if event.job == "bad":
             raise ZeroDivisionError("a defect")
 
-    monkeypatch.setitem(evolving._APPLY, ev.LeaseGranted, fail)  # type: ignore[arg-type]
+    monkeypatch.setitem(evolving._APPLY, ev.LeaseGranted, fail)
     async with fleet(store, devices=4) as writer:
         jobs = ["j1", "j2"]
         jobs.insert(place, "bad")

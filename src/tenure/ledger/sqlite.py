@@ -58,9 +58,7 @@ def open_sqlite(path: Path) -> SqliteLedger:
 def _create(path: Path) -> None:
     """Makes an empty ledger, durably: its name appears only once all of it is on disk."""
     mark = f".{path.name}.tenure-tmp-"
-    for left in path.parent.iterdir():  # from a start that was killed: nobody else uses such a name
-        if left.name.startswith(mark):
-            left.unlink(missing_ok=True)
+    _remove(path.parent, mark)  # from a start that was killed: nobody else uses such a name
     building = path.with_name(f"{mark}{os.getpid()}")
     fd = os.open(building, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -74,11 +72,17 @@ def _create(path: Path) -> None:
         building.rename(path)
     except BaseException:
         with contextlib.suppress(OSError):  # the error that matters is on its way up
-            building.unlink()
+            _remove(path.parent, mark)
         raise
     finally:
         os.close(fd)
     sync_dir(path.parent)
+
+
+def _remove(folder: Path, mark: str) -> None:
+    for left in folder.iterdir():
+        if left.name.startswith(mark):
+            left.unlink(missing_ok=True)
 
 
 class SqliteLedger(Ledger):

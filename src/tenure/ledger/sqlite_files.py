@@ -50,7 +50,7 @@ def check(path: Path) -> None:
     if len(header) < _HEADER_BYTES:
         raise _damaged(path, f"it is cut off after {len(header)} bytes")
     _check_length(path, header, found.st_size, logged)
-    _check_revision(path)
+    _check_revision(path, logged)
 
 
 def _check_length(path: Path, header: bytes, size: int, logged: int) -> None:
@@ -63,10 +63,12 @@ def _check_length(path: Path, header: bytes, size: int, logged: int) -> None:
         raise _damaged(path, f"it is cut off after {size} of {pages * page} bytes")
 
 
-def _check_revision(path: Path) -> None:
+def _check_revision(path: Path, logged: int) -> None:
     try:
-        # Read-only, so that closing it again moves nothing from the log into a file that may be damaged.
-        raw = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5.0)
+        # Read-only, so that closing it again moves nothing from the log into a file that may be damaged. Even so SQLite
+        # would make an empty log where there is none, unless it takes the file for one that nobody can write.
+        how = "mode=ro" if logged else "mode=ro&immutable=1"
+        raw = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=5.0)
         try:
             known = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             found = raw.execute("SELECT version_num FROM alembic_version").fetchall() if "head" in known else []
