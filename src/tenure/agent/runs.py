@@ -161,8 +161,12 @@ class Runs:
     async def _adopt(self, run: Run, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
         run.started_at = time.monotonic()
         if not isinstance(found, adopt.Alive):
-            identity = found.identity if isinstance(found, adopt.Lost) else None
-            run.leader = identity.leader_pid if identity is not None else None
+            executed = not isinstance(found, adopt.Ended) or found.record.get("kind") != "spawn_failed"
+            if found.identity is not None and executed:
+                # It may have begun and ended with nobody to tell of either: the record is to show that it ran, and as
+                # which process. Told twice it changes nothing.
+                supervisor = (found.identity.pid, found.identity.start_ticks)
+                await self._announce(run, supervisor, found.identity.leader_pid)
             return
         run.handle, identity = found.handle, found.identity
         leader = identity.leader_pid
