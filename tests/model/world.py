@@ -83,7 +83,7 @@ class World:
         self.observed_exit: dict[r.Key, Outcome] = {}
         self.granted: dict[str, int] = {}
         self.starts: list[r.Key] = []
-        self.stopped: set[r.Key] = set()
+        self.stopped: set[tuple[str, str, int]] = set()
         self.jobs = 0
         self.restored = False
         self.execute(cmd.Begin())
@@ -178,6 +178,7 @@ class World:
         """The controller comes back from an old copy of its ledger. What came later is lost; nobody may be doubled."""
         self.log = self.log[: max(keep, 0)]
         self.restored = True
+        self.stopped.clear()  # a cancel that was lost with the ledger binds nobody
         self.to_controller.clear()  # what was on its way to the old controller's sockets died with them
         self.terminal = {e.job: str(e.outcome["ending"]) for e in self.log if isinstance(e, ev.JobEnded)}
         self.accepted = {e.job for e in self.log if isinstance(e, ev.JobSubmitted)}
@@ -272,7 +273,7 @@ class World:
             check(durable.high_water.get(uuid, 0) >= token, "I5", f"{key} starts before token {token} is durable")
             stories = list(host.on_device(uuid))
             check(not stories, "I1", f"{key} starts on {uuid} beside {stories}")
-        check(key not in self.stopped, "I12", f"{key} starts after its stop was accepted")
+        check((host.name, *key) not in self.stopped, "I12", f"{key} starts after its stop was accepted")
         check(self.terminal.get(key[0]) is None or self.restored, "I12", f"{key} starts after it ended")
         host.ever_started.add(key)
         self.starts.append(key)
@@ -349,7 +350,7 @@ class World:
         if host.agent is not None:
             self._tell(host, told)
             if not isinstance(told, StartJob):
-                self.stopped.add((told.job, told.attempt))
+                self.stopped.add((host.name, told.job, told.attempt))
         self.check()
 
     def deliver_to_controller(self, index: int, keep: bool = False) -> None:
