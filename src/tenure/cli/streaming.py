@@ -63,12 +63,13 @@ def show(following: Following, screen: Screen) -> dict[str, Any]:
     return following.record
 
 
-def trouble(words: str | None) -> None:
+def trouble(words: str | None, job: str | None) -> None:
     """Tells of a broken connection, once, and of its return."""
     if words is None:
-        note("the controller answers again; going on where the output stopped")
+        note("the controller answers again; going on where it stopped")
     else:
-        note(f"the controller does not answer ({words}); the job goes on without it, trying again")
+        aside = f"; job {job} goes on without it" if job else ""
+        note(f"the controller does not answer ({words}){aside}; trying again")
 
 
 def end_lines(job: Mapping[str, Any]) -> tuple[str, str]:

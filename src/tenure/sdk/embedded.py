@@ -139,7 +139,7 @@ def _failure(paths: Layout, began: int, code: int) -> TenureError:
     known = [name for name, entry in CODES.items() if entry.exit == code and code != 0]
     return TenureError(
         known[0] if len(known) == 1 else "not_configured" if code == CODES["not_configured"].exit else "internal",
-        f"the controller did not come up (exit status {code}): {told.strip()}",
+        f"the controller did not come up (exit status {code}): {told}",
         do=f"its log is {paths.controller_log}",
         facts={"log": str(paths.controller_log), "tail": tail},
     )

@@ -29,8 +29,8 @@ class Following:
 
     ``body`` submits a new job; else ``job`` names one. ``revive`` is called when nobody answers, to start a controller
     where that is possible; before the first contact only a submission calls it, and anything else raises at once.
-    ``trouble`` is told once per break, with words, and again when it is over (None). ``patience_s`` bounds each break;
-    a break that lasts longer raises ``controller_unreachable``.
+    ``trouble`` is told once per break, with words and the job if it is known, and again when it is over (no words).
+    ``patience_s`` bounds each break; a break that lasts longer raises ``controller_unreachable``.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Following:
         body: Mapping[str, Any] | None = None,
         offset: int = 0,
         revive: Callable[[], object] | None = None,
-        trouble: Callable[[str | None], None] | None = None,
+        trouble: Callable[[str | None, str | None], object] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         assert (job is None) != (body is None)
@@ -51,7 +51,7 @@ class Following:
         self._transport = transport
         self._body = body
         self._revive = revive
-        self._trouble = trouble or (lambda words: None)
+        self._trouble = trouble or (lambda words, job: None)
         self._patience_s = patience_s
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -64,7 +64,7 @@ class Following:
             try:
                 for event in stream:
                     if told:
-                        self._trouble(None)
+                        self._trouble(None, self.job)
                     broken_since, told, pause = None, False, _FIRST_PAUSE_S
                     if event["type"] == "output" and not (event := self._new_part(event)):
                         continue
@@ -76,12 +76,14 @@ class Following:
             finally:
                 stream.close()  # now: it closes the connection, which must not be the next one
             now = time.monotonic()
+            first = broken_since is None
             broken_since = now if broken_since is None else broken_since
             if now - broken_since > self._patience_s or (self.record is None and self._body is None):
                 raise unreachable(self._transport.path, why)
-            if self.record is not None and not told:
+            # That nobody answers a first submission is how every first run begins: nothing to tell yet.
+            if not told and not (first and self.record is None):
                 told = True
-                self._trouble(why)
+                self._trouble(why, self.job)
             if self._revive is not None:
                 self._revive()
             time.sleep(pause)

@@ -151,11 +151,14 @@ class Transport:
         pairs = (line.partition(b":") for line in rest)
         return int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
-    def _take(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            self._buffer += self._more()
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
-        return data
+    def _take(self, size: int) -> Iterator[bytes]:
+        """So many bytes, in pieces as they come."""
+        while size:
+            if not self._buffer:
+                self._buffer = self._more()
+            piece, self._buffer = self._buffer[:size], self._buffer[size:]
+            size -= len(piece)
+            yield piece
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:
@@ -177,27 +180,27 @@ class Transport:
                     while self._line():
                         pass
                     break
-                yield self._take(size)
-                self._take(2)
+                yield from self._take(size)
+                if self._line():
+                    raise Unanswered("a chunk of the answer is longer than it said")
         else:
             length = headers.get(b"content-length", b"0")
             if not length.isdigit():
                 raise Unanswered("the answer has no length")
-            yield self._take(int(length))
+            yield from self._take(int(length))
         if headers.get(b"connection", b"").lower() == b"close":
             self.close()
 
 
 def _connect(path: str, timeout_s: float) -> socket.socket:
     try:
-        if len(os.fsencode(path)) > _PLAIN_PATH_BYTES:
-            from tenure.paths import connect_unix
-
-            return connect_unix(path, timeout=timeout_s)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connected.settimeout(timeout_s)
-            connected.connect(path)
+            if len(os.fsencode(path)) <= _PLAIN_PATH_BYTES:
+                connected.connect(path)
+            else:
+                _connect_far(connected, path)
         except BaseException:
             connected.close()
             raise
@@ -211,6 +214,16 @@ def _connect(path: str, timeout_s: float) -> socket.socket:
         ) from error
     except OSError as error:
         raise _broken(error) from error
+
+
+def _connect_far(connecting: socket.socket, path: str) -> None:
+    """Connects to a path that an address cannot hold, through its open folder, as ``tenure.paths`` binds it."""
+    folder, _, name = path.rpartition("/")
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connecting.connect(f"/proc/self/fd/{fd}/{name}")
+    finally:
+        os.close(fd)
 
 
 def _broken(error: OSError) -> Unanswered:
