@@ -66,7 +66,7 @@ CLEAR = Condition("clear")
 NOT_LOOKED = Condition("unknown", "no agent has looked at it yet")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see replacing
 class Device:
     """One leasable device as the controller knows it.
 

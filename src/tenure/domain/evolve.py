@@ -7,7 +7,6 @@ in here may depend on anything but the state and the event.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tenure.domain import events as ev
@@ -16,6 +15,7 @@ from tenure.domain import label
 from tenure.domain.device import MOVES, Cause, Condition, Device, DeviceState, Quarantine, state_of
 from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.refusal import IllegalMoveError
+from tenure.domain.replacing import replaced
 from tenure.domain.specs import outcome_from, spec_from
 from tenure.domain.state import AgentRecord, FleetState
 
@@ -38,8 +38,8 @@ def _put_device(state: FleetState, device: Device, at: float) -> None:
     if before is not None and now is not before.state:
         if now not in MOVES[before.state]:
             raise IllegalMoveError("device", device.name, before.state, now, f"lease {before.lease}, {before.words}")
-        device = replace(device, since=at)
-    device = replace(device, state=now, version=state.version)
+        device = replaced(device, since=at)
+    device = replaced(device, state=now, version=state.version)
     state.devices[device.name] = device
     state.touched[("devices", device.name)] = None
     state.queue.set_ready(device.name, now is DeviceState.READY)
@@ -57,13 +57,13 @@ def _put_job(state: FleetState, job: Job) -> None:
         elif job.state is JobState.QUEUED:
             state.queue.open(need, state.fitting(need))
             state.queue.add(job.id, job.order, need)
-    state.jobs[job.id] = replace(job, version=state.version)
+    state.jobs[job.id] = replaced(job, version=state.version)
     state.touched[("jobs", job.id)] = None
     _close(state, job.id)
 
 
 def _put_lease(state: FleetState, lease: Lease) -> None:
-    lease = replace(lease, version=state.version)
+    lease = replaced(lease, version=state.version)
     state.touched[("leases", lease.id)] = None
     if lease.live:
         state.leases[lease.id] = lease
@@ -107,15 +107,15 @@ def _agent_registered(state: FleetState, event: ev.AgentRegistered) -> None:
     for name in sorted(state.devices_of_agent.get(event.agent, ())):
         device = state.devices[name]
         if not device.contact:
-            _put_device(state, replace(device, contact=True, lost_at=None), event.at)
+            _put_device(state, replaced(device, contact=True, lost_at=None), event.at)
 
 
 def _contact_lost(state: FleetState, event: ev.ContactLost) -> None:
     agent = state.agents[event.agent]
-    state.agents[event.agent] = replace(agent, contact=False, version=state.version)
+    state.agents[event.agent] = replaced(agent, contact=False, version=state.version)
     state.touched[("agents", event.agent)] = None
     for name in sorted(state.devices_of_agent.get(event.agent, ())):
-        _put_device(state, replace(state.devices[name], contact=False, lost_at=event.at), event.at)
+        _put_device(state, replaced(state.devices[name], contact=False, lost_at=event.at), event.at)
 
 
 def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
@@ -141,7 +141,7 @@ def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
     else:
         state.uuids.pop(before.uuid, None)
         state.devices_of_agent[before.agent].discard(event.device)
-        device = replace(
+        device = replaced(
             before,
             uuid=event.uuid,
             kind=event.device_kind,
@@ -161,29 +161,29 @@ def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
 
 def _device_withdrawn(state: FleetState, event: ev.DeviceWithdrawn) -> None:
     device = state.devices[event.device]
-    _put_device(state, replace(device, condition=Condition("unknown", event.detail)), event.at)
+    _put_device(state, replaced(device, condition=Condition("unknown", event.detail)), event.at)
 
 
 def _device_observed(state: FleetState, event: ev.DeviceObserved) -> None:
     device = state.devices[event.device]
     seen = Condition(event.outcome, event.detail, event.by)
-    _put_device(state, replace(device, condition=seen), event.at)
+    _put_device(state, replaced(device, condition=seen), event.at)
 
 
 def _device_contended(state: FleetState, event: ev.DeviceContended) -> None:
     device = state.devices[event.device]
     seen = Condition("occupied", event.detail, event.by) if event.by or event.detail else None
-    _put_device(state, replace(device, contended=seen), event.at)
+    _put_device(state, replaced(device, contended=seen), event.at)
 
 
 def _device_quarantined(state: FleetState, event: ev.DeviceQuarantined) -> None:
     device = state.devices[event.device]
     quarantine = Quarantine(Cause(event.cause), event.detail, event.at)
-    _put_device(state, replace(device, quarantine=quarantine), event.at)
+    _put_device(state, replaced(device, quarantine=quarantine), event.at)
 
 
 def _device_cleared(state: FleetState, event: ev.DeviceCleared) -> None:
-    _put_device(state, replace(state.devices[event.device], quarantine=None), event.at)
+    _put_device(state, replaced(state.devices[event.device], quarantine=None), event.at)
 
 
 def _token_floor_raised(state: FleetState, event: ev.TokenFloorRaised) -> None:
@@ -191,7 +191,7 @@ def _token_floor_raised(state: FleetState, event: ev.TokenFloorRaised) -> None:
     state.touched[("tokens", event.uuid)] = None
     name = state.uuids.get(event.uuid)
     if name is not None:
-        _put_device(state, replace(state.devices[name], token=state.tokens[event.uuid]), event.at)
+        _put_device(state, replaced(state.devices[name], token=state.tokens[event.uuid]), event.at)
 
 
 # -- jobs and leases ---------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _job_submitted(state: FleetState, event: ev.JobSubmitted) -> None:
 
 
 def _attempt_seen(state: FleetState, event: ev.AttemptSeen) -> None:
-    _put_job(state, replace(state.jobs[event.job], last_attempt=event.attempt))
+    _put_job(state, replaced(state.jobs[event.job], last_attempt=event.attempt))
 
 
 def _lease_granted(state: FleetState, event: ev.LeaseGranted) -> None:
@@ -234,11 +234,11 @@ def _lease_granted(state: FleetState, event: ev.LeaseGranted) -> None:
         state.touched[("tokens", device.uuid)] = None
         lease = Lease(lease_id, name, device.uuid, device.agent, event.job, event.attempt, token, "held", event.at)
         _put_lease(state, lease)
-        _put_device(state, replace(device, token=token, lease=lease_id, lease_ending=False, contended=None), event.at)
+        _put_device(state, replaced(device, token=token, lease=lease_id, lease_ending=False, contended=None), event.at)
     devices = tuple(name for _, name, _ in event.leases)
     _put_job(
         state,
-        replace(job, state=JobState.STARTING, attempt=event.attempt, leases=ids, devices=devices, granted_at=event.at),
+        replaced(job, state=JobState.STARTING, attempt=event.attempt, leases=ids, devices=devices, granted_at=event.at),
     )
 
 
@@ -246,11 +246,11 @@ def _job_started(state: FleetState, event: ev.JobStarted) -> None:
     job = state.jobs[event.job]
     running = JobState.RUNNING if job.state is JobState.STARTING else job.state
     evidence = event.evidence or job.evidence
-    _put_job(state, replace(job, state=running, started_at=event.at, pid=event.pid, evidence=evidence))
+    _put_job(state, replaced(job, state=running, started_at=event.at, pid=event.pid, evidence=evidence))
 
 
 def _stop_requested(state: FleetState, event: ev.StopRequested) -> None:
-    _put_job(state, replace(state.jobs[event.job], state=JobState.STOPPING, stop=event.reason))
+    _put_job(state, replaced(state.jobs[event.job], state=JobState.STOPPING, stop=event.reason))
 
 
 def _job_ended(state: FleetState, event: ev.JobEnded) -> None:
@@ -259,7 +259,7 @@ def _job_ended(state: FleetState, event: ev.JobEnded) -> None:
         _end_leases(state, event.job, job.attempt, event.at)
     _put_job(
         state,
-        replace(
+        replaced(
             job,
             state=JobState.ENDED,
             outcome=outcome_from(event.outcome),
@@ -274,26 +274,26 @@ def _job_requeued(state: FleetState, event: ev.JobRequeued) -> None:
     _end_leases(state, event.job, event.attempt, event.at)
     _put_job(
         state,
-        replace(job, state=JobState.QUEUED, refusals=job.refusals + 1, leases=(), devices=(), granted_at=None),
+        replaced(job, state=JobState.QUEUED, refusals=job.refusals + 1, leases=(), devices=(), granted_at=None),
     )
 
 
 def _end_leases(state: FleetState, job: str, attempt: int, at: float) -> None:
     for lease in state.live_leases(job, attempt):
-        _put_lease(state, replace(lease, state="ending"))
-        _put_device(state, replace(state.devices[lease.device], lease_ending=True), at)
+        _put_lease(state, replaced(lease, state="ending"))
+        _put_device(state, replaced(state.devices[lease.device], lease_ending=True), at)
 
 
 def _lease_released(state: FleetState, event: ev.LeaseReleased) -> None:
     lease = state.leases[event.lease]
-    _put_lease(state, replace(lease, state="released", released_at=event.at, proof=event.proof))
+    _put_lease(state, replaced(lease, state="released", released_at=event.at, proof=event.proof))
     device = state.devices[event.device]
-    _put_device(state, replace(device, lease=None, lease_ending=False, contended=None), event.at)
+    _put_device(state, replaced(device, lease=None, lease_ending=False, contended=None), event.at)
     _close(state, lease.job)
 
 
 def _use_judged(state: FleetState, event: ev.UseJudged) -> None:
-    _put_job(state, replace(state.jobs[event.job], use=event.use))
+    _put_job(state, replaced(state.jobs[event.job], use=event.use))
 
 
 _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {

@@ -106,7 +106,7 @@ class JobSpec:
     window: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see replacing
 class Job:
     """One submitted command and where it stands.
 
@@ -141,7 +141,7 @@ class Job:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see replacing
 class Lease:
     """One device lent to one attempt of one job, fenced by ``token``.
 

@@ -15,7 +15,7 @@ from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.queue import Queue, Requirement
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see replacing
 class AgentRecord:
     """An agent as it last registered. Identities are compared for equality only, never ordered."""
 
