@@ -51,6 +51,7 @@ class FakeController:
     output: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     runs: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     beats: int = 0
+    told_before: int = 0
     acknowledge: bool = True
     acknowledge_output: bool = True
     gaps: list[str] = field(default_factory=list)
@@ -78,6 +79,7 @@ class FakeController:
         for told in self.on_hello():
             await link.send(frames.instruction(told))
         self.registers.append(hello["register"])
+        self.told_before = len(self.reports)
         self.links.append(link)
         try:
             async for message in link:
@@ -157,7 +159,9 @@ class FakeController:
     def device(self, name: str) -> dict[str, Any]:
         """A device as registered last, with the condition reported last."""
         found = next(d for d in self.registers[-1]["devices"] if d["name"].endswith(f":{name}"))
-        seen = [body["condition"] for body in self.of("device") if body["device"] == found["name"]]
+        later = self.reports[self.told_before :]
+        bodies = [report["body"] for report in later if report["kind"] == "device"]
+        seen = [body["condition"] for body in bodies if body["device"] == found["name"]]
         return {**found, "condition": seen[-1] if seen else found["condition"]}
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.integration.agent_kit import FakeController, Host, Job, until
 
 from tenure.agent import claims
+from tenure.testing.nvml import install
 
 PROGRAM = (sys.executable, "-m", "tenure.testing.gpu_program")
 WINDOW = {"grace_s": 0.0, "span_s": 1.0, "samples": 4, "max_gap_s": 15.0}
@@ -163,3 +164,49 @@ def _machine_uuid(_: Path) -> str:
     from tenure.probes.identity import machine_id
 
     return machine_id()[0]
+
+
+async def test_the_proof_of_use_goes_on_across_a_restart(host: Host, controller: FakeController) -> None:
+    job = Job(await controller.connected(), "gpu0")
+    # It works only before the agent dies; afterwards it holds nothing. What was seen stays seen.
+    script = f"{' '.join(PROGRAM)} --seconds 1 ; echo over; sleep 300"
+    await controller.tell(job.shell(script, window=WINDOW))
+    await until(lambda: b"over" in controller.output.get(("j1", 1), b""))
+    await until(lambda: controller.of("use"))
+    host.kill()
+    count = len(controller.registers)
+    host.start()
+    await until(lambda: len(controller.registers) > count)
+    assert controller.device("gpu0")["condition"]["outcome"] != "occupied"
+    await controller.tell(job.stop())
+    body = await controller.wait("ended")
+    assert body["use"]["verdict"] == "used"
+    assert body["use"]["devices"][0]["life"]["instants"] > 5
+    assert (await controller.proved("h:gpu0"))["outcome"] == "clear"
+
+
+async def test_a_library_named_by_the_environment_stands_in_for_the_systems(tmp_path: Path) -> None:
+    install(tmp_path / "lib", "1xA100")
+    host = Host.make(tmp_path)
+    host.environment["TENURE_NVML_LIBRARY_DIR"] = str(tmp_path / "lib")
+    with contextlib.closing(host):
+        async with FakeController(host.layout.ctl_sock).serving() as controller:
+            host.start()
+            register = await controller.connected()
+            assert {d["name"]: d["kind"] for d in register["devices"]} == {"h:gpu0": "simulated", "h:cpu0": "cpu"}
+
+
+async def test_a_card_that_goes_is_unknown_and_keeps_its_name_when_it_comes_back(tmp_path: Path) -> None:
+    host = Host.make(tmp_path, sim="2xH100", discover_every_s=0.3)
+    with contextlib.closing(host):
+        async with FakeController(host.layout.ctl_sock).serving() as controller:
+            host.start()
+            register = await controller.connected()
+            uuids = {d["name"]: d["uuid"] for d in register["devices"]}
+            whole = host.layout.sim_scenario.read_text()
+            host.layout.sim_scenario.write_text(whole[: whole.index("\ndevice 1")])
+            await until(lambda: condition(controller, "gpu1")["outcome"] == "unknown", 30)
+            assert condition(controller, "gpu0")["outcome"] == "clear"
+            host.layout.sim_scenario.write_text(whole)
+            await until(lambda: condition(controller, "gpu1")["outcome"] == "clear", 30)
+            assert {d["name"]: d["uuid"] for d in controller.registers[-1]["devices"]} == uuids

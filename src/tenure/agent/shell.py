@@ -163,12 +163,12 @@ class Shell:
         look; without one (a proof, which travels in its own report) nothing is sent."""
         device.condition = seen
         self.state.conditions[device.uuid] = device.offered
-        if mark is None:
-            self._registered[device.uuid] = device.offered
-        elif is_news(self._registered.get(device.uuid), device.offered):
+        if mark is not None and is_news(self._registered.get(device.uuid), device.offered):
             self._report_device(device, mark)
 
     def _report_device(self, device: AgentDevice, mark: int) -> None:
+        if not self.connection.up:
+            return  # the welcome compares again
         self._registered[device.uuid] = device.offered
         body = {"device": device.name, "high_water": mark, "condition": frames.plain(device.offered)}
         self.connection.send_text(frames.report(0, "device", body))

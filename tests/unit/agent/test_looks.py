@@ -1,0 +1,177 @@
+"""What samples say of a device beside and after a lease: clear, occupied, dirty, or unknown with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.agent import release, watch
+from tenure.agent.baseline import Baselines
+from tenure.agent.release import Traces
+from tenure.domain.device import Condition
+from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
+from tenure.probes.nvml_parse import unavailable_sample
+from tenure.probes.nvml_records import DeviceSample, GpuProcess
+
+MIB = 1 << 20
+WHY = Unavailable(Reason.NOT_SUPPORTED, 0.0, "nvml", Scope.DEVICE)
+BASE: Reading[int] = Value(4 * MIB, 0.0, "mem", Scope.DEVICE)
+NO_BASE: Reading[int] = Unavailable(Reason.BASELINE_UNKNOWN, 0.0, "baseline", Scope.DEVICE, "never seen at rest")
+PEOPLE = {100: ("ann", "python"), 200: ("bob", "Xorg")}
+
+
+def gone(reason: Reason) -> Unavailable:
+    return Unavailable(reason, 0.0, "nvml.x", Scope.DEVICE, "words")
+
+
+def processes(*pids: int) -> Reading[tuple[GpuProcess, ...]]:
+    listed = tuple(GpuProcess(pid, Value(100 * MIB, 0.0, "x", Scope.PROCESS)) for pid in pids)
+    return Value(listed, 0.0, "nvml.list", Scope.DEVICE)
+
+
+def sample(memory_mib: int = 4, pids: tuple[int, ...] = (), **more: Any) -> DeviceSample:
+    empty = unavailable_sample("GPU-1", WHY, simulated=True)
+    memory = Value(memory_mib * MIB, 0.0, "mem", Scope.DEVICE)
+    return replace(empty, **{"memory_used": memory, "compute": processes(*pids), "graphics": processes(), **more})
+
+
+def describe(pid: int) -> tuple[str, str]:
+    return PEOPLE.get(pid, ("", ""))
+
+
+def look(told: DeviceSample, baseline: Reading[int] = BASE, resting: tuple[str, ...] = ()) -> Condition:
+    return watch.look(told, baseline, resting=resting, describe=describe)
+
+
+def test_nobody_and_memory_at_rest_is_clear() -> None:
+    assert look(sample()).outcome == "clear"
+
+
+def test_somebody_is_named() -> None:
+    seen = look(sample(400, (100,)))
+    assert seen == Condition("occupied", "pid 100 (ann): python", ("pid 100 (ann): python",))
+
+
+def test_a_pid_of_another_namespace_is_somebody_too() -> None:
+    assert look(sample(400, (31337,))).by == ("pid 31337 (not visible from here)",)
+
+
+def test_memory_without_a_process_is_somebody() -> None:
+    seen = look(sample(4000))
+    assert seen.outcome == "occupied"
+    assert "3996 MiB above the resting baseline of 4 MiB" in seen.detail
+
+
+@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.GPU_LOST, Reason.NO_PERMISSION, Reason.VERSION_MISMATCH])
+def test_a_list_that_failed_is_unknown_whatever_the_memory(reason: Reason) -> None:
+    seen = look(sample(compute=gone(reason)))
+    assert seen.outcome == "unknown"
+    assert str(reason) in seen.detail
+
+
+def test_unified_memory_goes_by_the_list_alone() -> None:
+    assert look(sample(memory_used=gone(Reason.NOT_SUPPORTED))).outcome == "clear"
+    assert look(sample(pids=(100,), memory_used=gone(Reason.NOT_SUPPORTED))).outcome == "occupied"
+
+
+def test_nothing_answers_is_unknown() -> None:
+    nothing = sample(memory_used=gone(Reason.NOT_SUPPORTED), compute=gone(Reason.NOT_SUPPORTED))
+    assert look(nothing).outcome == "unknown"
+
+
+def test_memory_that_nothing_can_be_compared_with_is_unknown() -> None:
+    assert look(sample(600), NO_BASE).outcome == "unknown"
+    assert look(sample(0), NO_BASE).outcome == "clear"
+
+
+def test_a_declared_desktop_rests() -> None:
+    told = sample(4, (), graphics=processes(200))
+    assert look(told).outcome == "occupied"
+    assert look(told, resting=("Xorg",)).outcome == "clear"
+
+
+def test_beside_a_lease_only_others_count() -> None:
+    told = sample(9000, (100, 300))
+    assert watch.look_beside(told, {100, 300}, {100, 300}).outcome == "clear"
+    beside = watch.look_beside(told, {300}, {100, 300}, describe=describe)
+    assert beside.by == ("pid 100 (ann): python",)
+    assert watch.look_beside(told, {100}, {100}).outcome == "unknown"  # 300 may be the job's own, counted elsewhere
+
+
+def proof(told: DeviceSample, traces: Traces = Traces(), *, settled: bool, **more: Any) -> Condition | None:  # noqa: B008
+    given = {"here": {100}, "tree_proof": "tree empty", "describe": describe, **more}
+    return release.of_gpu(told, given.pop("baseline", BASE), traces, settled=settled, **given)
+
+
+def test_empty_and_at_rest_is_proved_at_once() -> None:
+    seen = proof(sample(), settled=False)
+    assert seen is not None
+    assert (seen.outcome, seen.detail) == ("clear", "tree empty; no process listed, memory at rest")
+
+
+def test_what_the_driver_has_not_given_back_is_waited_for_then_dirty() -> None:
+    for told in (sample(500), sample(500, (77,))):
+        assert proof(told, Traces(frozenset({77})), settled=False) is None
+        seen = proof(told, Traces(frozenset({77})), settled=True)
+        assert seen is not None
+        assert seen.outcome == "dirty"
+
+
+def test_a_stranger_proves_the_job_gone() -> None:
+    seen = proof(sample(500, (100,)), Traces(frozenset({100})), settled=False)
+    assert seen is not None
+    assert (seen.outcome, seen.by) == ("occupied", ("pid 100 (ann): python",))
+
+
+def test_a_process_that_a_daemon_runs_for_the_job_is_dirty() -> None:
+    seen = proof(sample(500, (100,)), Traces(strays=frozenset({100})), settled=True)
+    assert seen is not None
+    assert seen.outcome == "dirty"
+    assert "pid 100" in seen.detail
+
+
+def test_a_pid_that_cannot_be_found_proves_nothing() -> None:
+    seen = proof(sample(500, (31337,)), settled=True)
+    assert seen is not None
+    assert seen.outcome == "unknown"
+
+
+def test_a_failed_look_proves_nothing() -> None:
+    told = sample(compute=gone(Reason.TIMEOUT))
+    assert proof(told, settled=False) is None
+    seen = proof(told, settled=True)
+    assert seen is not None
+    assert seen.outcome == "unknown"
+
+
+def test_baselines_are_kept_by_driver_and_call_and_only_fall(tmp_path: Path) -> None:
+    known = Baselines(tmp_path / "baselines.json")
+    told = sample(300)
+    assert isinstance(known.of("GPU-1", told.memory_used, "570"), Unavailable)
+    assert known.learn(told, "570")
+    assert not known.learn(sample(500), "570")
+    assert known.learn(sample(200), "570")
+    again = Baselines(tmp_path / "baselines.json")
+    found = again.of("GPU-1", told.memory_used, "570")
+    assert isinstance(found, Value)
+    assert found.value == 200 * MIB
+    assert isinstance(again.of("GPU-1", told.memory_used, "580"), Unavailable)
+    other = Value(1, 0.0, "another call", Scope.DEVICE)
+    assert isinstance(again.of("GPU-1", other, "570"), Unavailable)
+
+
+def test_a_tenants_memory_is_never_taken_for_rest(tmp_path: Path) -> None:
+    known = Baselines(tmp_path / "baselines.json")
+    assert not known.learn(sample(9000), "570")
+    assert not known.learn(sample(100, (100,)), "570")
+    assert not known.learn(sample(100, compute=gone(Reason.TIMEOUT)), "570")
+
+
+def test_a_damaged_file_of_baselines_is_said_and_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "baselines.json").write_text("{")
+    known = Baselines(tmp_path / "baselines.json")
+    assert "measured afresh" in known.problem
+    assert known.learn(sample(10), "570")
