@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import fcntl
 import gc
 import json
 import os
+import shlex
 import sys
+from pathlib import Path
 from typing import NoReturn
-
-import structlog
 
 from tenure.errors import TenureError
 from tenure.paths import Layout, bind_unix, layout
@@ -30,19 +31,14 @@ def main(argv: list[str] | None = None) -> int:
         lock = _lock(paths)
     except TenureError as error:
         return _refuse(error)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    except OSError as error:
+        return _refuse(_told(error))
     try:
         return _run(paths, options.embedded)
     except TenureError as error:
         return _refuse(error)
+    except OSError as error:
+        return _refuse(_told(error))
     finally:
         os.close(lock)
 
@@ -67,9 +63,12 @@ def _lock(paths: Layout) -> int:
 
 def _run(paths: Layout, embedded: bool) -> int:
     from tenure.controller.app import serve
+    from tenure.controller.logs import configure
     from tenure.controller.service import Controller
     from tenure.ledger import Ledger
 
+    configure()
+    # Before the socket is there: whoever finds it finds all of the controller behind it, or waits in its backlog.
     service = Controller(paths, Ledger.open(paths.ledger_db), "embedded" if embedded else "serve")
     listening = bind_unix(paths.ctl_sock)
     listening.listen(LISTEN_BACKLOG)
@@ -85,9 +84,22 @@ def _run(paths: Layout, embedded: bool) -> int:
     return 0
 
 
+def _told(error: OSError) -> TenureError:
+    path = str(error.filename or "")
+    folder = Path(path).parent if path else None
+    return TenureError(
+        "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "io_error",
+        f"the controller cannot use {path or 'a file'}: {error.strerror or error}.",
+        do=f"Look at it: ls -ld {shlex.quote(str(folder))} {shlex.quote(path)}; df -h {shlex.quote(str(folder))}"
+        if folder
+        else "Look at the folder that TENURE_HOME names.",
+        facts={"path": path, "errno": error.errno},
+    )
+
+
 def _refuse(error: TenureError) -> int:
-    # A line of the log for people, and one from which whoever started this rebuilds the error.
-    print(f"tenure controller: {error}", file=sys.stderr)
+    """Says why on stderr: one line for people, one for whoever started this controller and reads its log."""
+    print(f"tenure controller: {error.code}: {error}", file=sys.stderr)
     print(json.dumps({"event": "refused", "error": error.to_dict()}), file=sys.stderr, flush=True)
     return error.exit_code
 

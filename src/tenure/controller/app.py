@@ -3,36 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
+import signal
 import socket
-from collections.abc import Coroutine
+import threading
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import uvicorn
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
+from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from tenure import __version__
-from tenure.controller.loops.contact import watch_contact
+from tenure.controller.guard import Guard
+from tenure.controller.logs import Log
+from tenure.controller.loops.contact import CLOSED_S, PERIOD_S, SILENT_S, watch_contact
 from tenure.controller.loops.keeper import keep_agent, stop_agent
 from tenure.controller.loops.timeouts import watch_timeouts
 from tenure.controller.peer import PeerHttpProtocol, PeerWebSocketProtocol
-from tenure.controller.routes import agent, devices, events, jobs, status
+from tenure.controller.replies import refusal
+from tenure.controller.routes import agent, devices, events, jobs, openapi, status
 from tenure.controller.service import Controller
 from tenure.errors import TenureError
 
-log = structlog.get_logger("tenure.controller")
+log = Log("tenure.controller")
+
+
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the controller waits before it says that contact is lost, in seconds, and how often it looks."""
+
+    silent_s: float = SILENT_S
+    closed_s: float = CLOSED_S
+    period_s: float = PERIOD_S
 
 
 def build_app(service: Controller) -> FastAPI:
-    """The application over one controller. Its OpenAPI page is at ``/openapi.json``, for people at ``/docs``."""
-    app = FastAPI(title="Tenure", version=__version__, description="Leases shared GPUs and proves what each job did.")
+    """The routes over one controller, without the guard before them. The OpenAPI page is at ``/openapi.json``."""
+    app = FastAPI(
+        title="Tenure",
+        version=__version__,
+        description="Leases shared GPUs and proves what each job did.",
+        openapi_url=None,  # the framework's own page would ask nobody who they are
+        docs_url=None,
+        redoc_url=None,
+        # Off, whatever the environment says: what runs here is nobody's to export.
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
+    )
     app.state.controller = service
-    for part in (status, devices, jobs, events, agent):
-        app.include_router(part.router)
+    for part in (status, devices, jobs, events, agent, openapi):
+        # Taken in as they are: a router that is included is matched one level further down at every request.
+        app.router.routes.extend(part.router.routes)
     app.add_exception_handler(TenureError, _tenure_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -40,45 +81,76 @@ def build_app(service: Controller) -> FastAPI:
     return app
 
 
-def _answer(error: TenureError, status: int | None = None) -> Response:
-    body = json.dumps({"error": error.to_dict()})
-    return Response(body, status_code=status or error.http_status, media_type="application/json")
-
-
 async def _tenure_error(connection: Request | WebSocket, error: Exception) -> Any:
     assert isinstance(error, TenureError)
     if isinstance(connection, WebSocket):
         await connection.close(1008, error.code)
         return None
-    return _answer(error)
+    return refusal(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
     message = str(first["msg"]).removeprefix("Value error, ")
-    return _answer(TenureError("invalid_request", f"{where}: {message}" if where else message, facts={"field": where}))
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", "")
+        message, where = f"the body is no JSON: {reason} at byte {where}", ""
+    elif first["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif not where:
+        message = f"{message} (as application/json)"
+    said = f"{where}: {message}" if where else message
+    return refusal(TenureError("invalid_request", said, do="see /openapi.json for the fields", facts={"field": where}))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = TenureError(
-        "usage", f"{request.method} {request.url.path}: {error.detail}", do="see /docs for what there is"
+    said = f"{request.method} {request.url.path}: {error.detail}"
+    facts = {"method": request.method, "path": request.url.path}
+    headers = dict(error.headers or {})
+    return refusal(
+        TenureError("usage", said, do="see /openapi.json for what there is", facts=facts), error.status_code, headers
     )
-    return _answer(said, error.status_code)
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    log.error("defect", path=request.url.path, exc_info=error)
-    said = TenureError("internal", f"a defect of the controller: {type(error).__name__}", do="see controller.log")
-    return _answer(said)
+    # The server logs the traceback; this line says which request it was.
+    log.error("defect", method=request.method, path=request.url.path, kind=type(error).__name__)
+    kind = type(error).__name__
+    return refusal(TenureError("internal", f"a defect of the controller: {kind}", do="see controller.log"))
 
 
-async def serve(service: Controller, listening: socket.socket, *, embedded: bool) -> None:
-    """Serves until told to stop, then stops the embedded agent and closes everything in order."""
+class Server(uvicorn.Server):
+    """The server, told to end by ``leave`` alone.
+
+    Its own signal handling would end the process before anything is put away, and its own waiting wakes ten times a
+    second to see whether it may go.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self._leaving.wait()
+
+    def leave(self) -> None:
+        """Lets ``serve`` return once every connection has had its answer."""
+        self.should_exit = True
+        self._leaving.set()
+
+
+def server_for(app: ASGIApp) -> Server:
+    """A server of HTTP and WebSocket over the local socket, whose connections carry the kernel's word on the peer."""
     config = uvicorn.Config(
-        build_app(service),
+        app,
         http=PeerHttpProtocol,
         ws=PeerWebSocketProtocol,
         log_config=None,
@@ -91,36 +163,70 @@ async def serve(service: Controller, listening: socket.socket, *, embedded: bool
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
     )
-    server = uvicorn.Server(config)
-    await service.start()
-    loops: list[Coroutine[Any, Any, None]] = [watch_contact(service), watch_timeouts(service)]
-    if embedded:
-        loops.append(keep_agent(service))
-    tasks = [asyncio.create_task(_guarded(loop)) for loop in loops]
-    tasks.append(asyncio.create_task(_stop_when_told(service, server, embedded)))
+    return Server(config)
+
+
+async def serve(service: Controller, listening: socket.socket, *, embedded: bool, timing: Timing | None = None) -> None:
+    """Serves until told to stop (``service.stop``, SIGTERM or SIGINT: jobs stay), then closes everything in order.
+
+    Raises what the controller could not go on without.
+    """
+    timing = timing or Timing()
+    with _signals(service):
+        try:
+            await service.start()
+            server = server_for(Guard(build_app(service)))
+            loops: list[Coroutine[Any, Any, None]] = [
+                watch_contact(service, timing.silent_s, timing.closed_s, timing.period_s),
+                watch_timeouts(service),
+                _stop_when_told(service, server, embedded),
+            ]
+            if embedded:
+                loops.append(keep_agent(service))
+            tasks = [asyncio.create_task(_guarded(service, loop)) for loop in loops]
+            try:
+                await server.serve(sockets=[listening])
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            listening.close()
+            await service.close()
+    if service.fatal is not None:
+        raise service.fatal
+
+
+@contextlib.contextmanager
+def _signals(service: Controller) -> Iterator[None]:
+    """SIGTERM and SIGINT mean what ``rc down --leave`` means. Only a process's main thread may ask for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop.set)
     try:
-        await server.serve(sockets=[listening])
+        yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await service.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
-async def _guarded(loop: Coroutine[Any, Any, None]) -> None:
+async def _guarded(service: Controller, loop: Coroutine[Any, Any, None]) -> None:
     """A loop that fails is a defect: it is logged whole, and the controller goes down rather than on without it."""
+    name = getattr(loop, "__qualname__", "loop")
     try:
         await loop
-    except asyncio.CancelledError:
-        raise
-    except BaseException:
-        log.exception("loop_failed", loop=getattr(loop, "__qualname__", "loop"))
-        raise SystemExit(70) from None
+    except Exception as error:
+        log.error("loop_failed", error=error, loop=name)
+        service.fail(TenureError("internal", f"the loop {name} failed: {error!r}", do="see controller.log"))
 
 
-async def _stop_when_told(service: Controller, server: uvicorn.Server, embedded: bool) -> None:
+async def _stop_when_told(service: Controller, server: Server, embedded: bool) -> None:
     await service.stop.wait()
-    if embedded:
+    # After a failure the agent stays: it keeps its jobs, and starts a controller again where one is owed something.
+    if embedded and service.fatal is None:
         await stop_agent(service)
     service.feed.close()
-    server.should_exit = True
+    server.leave()

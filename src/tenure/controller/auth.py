@@ -45,13 +45,14 @@ def user_of(uid: int) -> str:
 def authenticated(connection: HTTPConnection) -> Principal:
     """The caller behind a connection; raises ``authentication_refused`` for anyone but the owner and root."""
     client = connection.client
-    if client is None or not client.host.startswith("uid:"):
+    kind, _, number = client.host.partition(":") if client is not None else ("", "", "")
+    if client is None or kind != "uid" or not number.isdecimal():
         raise TenureError("authentication_refused", "the caller's identity could not be established on this socket")
-    uid = int(client.host.removeprefix("uid:"))
-    if uid not in (os.getuid(), 0):
+    uid = int(number)
+    if uid not in (os.geteuid(), 0):
         raise TenureError(
             "authentication_refused",
-            f"this controller belongs to {user_of(os.getuid())} and answers no other user; you are {user_of(uid)}",
+            f"this controller belongs to {user_of(os.geteuid())} and answers no other user; you are {user_of(uid)}",
             do="run your own with: rc up",
         )
     return Principal(user_of(uid), uid, client.port, "admin")

@@ -1,216 +1,236 @@
-"""The controller's copy of every job's output: exact bytes, and an index of where each run of a stream lies.
+"""Every job's output as it arrives from the agents: stored, made durable, acknowledged, and read back.
 
-``<job>.<attempt>.bin`` holds the bytes as read, ``.idx`` one record for each run: offset, length, stream, UTC time. An
-offset is acknowledged to the agent only after both files are on disk; until then the agent keeps the bytes (I13).
-Readers may be shown bytes that are not yet on disk: after a crash the agent sends the very same bytes again.
+An offset is acknowledged only after everything up to it is on disk; until then the agent keeps the bytes (I13). Readers
+may be shown bytes that are not yet on disk: after a crash the agent sends the very same bytes again.
+
+Where the disk refuses, nothing is acknowledged and nothing else suffers. The files of that attempt are opened anew
+after a pause, which cuts them to what is durable, and the agent is told to go on from there: so bytes flow again by
+themselves once there is room, at one try a pause and not in a tight circle.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenure.durable import sync_dir, sync_fd
-from tenure.errors import TenureError
+from tenure.controller.attempt_output import AttemptOutput, Run, Snapshot, read_closed
+from tenure.controller.logs import Log
 from tenure.paths import Layout
 from tenure.wire.frames import OutputChunk
 
-RUN = struct.Struct("<QIBxxxd")
-STREAMS = {1: "stdout", 2: "stderr"}
-#: How long bytes may wait to be made durable together with later ones.
+log = Log("tenure.controller.outputs")
+
+#: How long bytes may wait to be made durable together with later ones, and how many of them end that wait.
 SYNC_EVERY_S = 0.05
+SYNC_BYTES = 512 << 10
+#: Seconds between two tries at a disk that refused, and between two requests to send from the same offset again.
+RETRY_S = 1.0
+#: Attempts whose files are kept open; those used least recently give way.
+MAX_OPEN = 128
+_SYNC_THREADS = 4
+
+Key = tuple[str, int]
+Acknowledge = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Bytes of one stream, read at one time: ``offset`` counts in the whole output of the attempt."""
+@dataclass(slots=True, eq=False)
+class _Held:
+    """An attempt whose output is arriving. ``output`` is None after a failure; ``asked_at`` is monotonic."""
 
-    offset: int
-    length: int
-    stream: int
-    at: float
-
-
-class AttemptOutput:
-    """The two files of one attempt, open for appending. Not safe to share between threads."""
-
-    def __init__(self, bin_path: Path, idx_path: Path) -> None:
-        fresh = not bin_path.exists()
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._bin = os.open(bin_path, flags, 0o600)
-        self._idx = os.open(idx_path, flags, 0o600)
-        self.path = bin_path
-        if fresh:
-            sync_dir(bin_path.parent)
-        self.size = self._repair()
-        self.synced = self.size
-
-    def _repair(self) -> int:
-        """After a crash: keeps what index and bytes agree on, and returns how much that is."""
-        records = os.fstat(self._idx).st_size // RUN.size
-        held = os.fstat(self._bin).st_size
-        end = 0
-        for number in range(records - 1, -1, -1):
-            offset, length, _, _ = RUN.unpack(os.pread(self._idx, RUN.size, number * RUN.size))
-            if offset + length <= held:
-                end = offset + length
-                break
-            records = number
-        os.ftruncate(self._idx, (records if end else 0) * RUN.size)
-        os.ftruncate(self._bin, end)
-        os.lseek(self._idx, 0, os.SEEK_END)
-        return end
-
-    def append(self, chunk: OutputChunk) -> bool:
-        """Adds what is new of a chunk; ``False`` where it begins beyond the end (something before it is missing)."""
-        if chunk.offset > self.size:
-            return False
-        position, records, skip = chunk.offset, [], self.size - chunk.offset
-        for stream, length, at in chunk.runs:
-            end = position + length
-            if end > self.size:
-                begin = max(position, self.size)
-                records.append(RUN.pack(begin, end - begin, stream, at))
-            position = end
-        if records:
-            data = memoryview(chunk.data)[skip:]
-            written = 0
-            while written < len(data):
-                written += os.pwrite(self._bin, data[written:], self.size + written)
-            os.write(self._idx, b"".join(records))
-            self.size += len(data)
-        return True
-
-    def sync(self) -> int:
-        """Makes everything so far durable and returns how much that is."""
-        size = self.size
-        sync_fd(self._bin, data_only=True)
-        sync_fd(self._idx, data_only=True)
-        self.synced = size
-        return size
-
-    def close(self) -> None:
-        """Closes both files."""
-        os.close(self._bin)
-        os.close(self._idx)
+    output: AttemptOutput | None
+    acknowledge: Acknowledge
+    dirty: bool = False
+    syncing: bool = False
+    broken: bool = False
+    leaving: bool = False
+    asked_at: float = float("-inf")
 
 
 class OutputStore:
-    """Every attempt's output. ``on_change`` is called with the job id whenever there is more to read."""
+    """Every attempt's output. ``on_change`` is called with the job id whenever there is more to read.
 
-    def __init__(self, layout: Layout, on_change: Callable[[str], None]) -> None:
+    For one event loop. ``failure`` says in words what the disk refused last, until a write succeeds.
+    """
+
+    def __init__(self, layout: Layout, on_change: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
         self._layout = layout
         self._on_change = on_change
-        self._open: dict[tuple[str, int], AttemptOutput] = {}
-        self._dirty: dict[tuple[str, int], Callable[[int], None]] = {}
-        self._flush: asyncio.Task[None] | None = None
+        self._retry_s = retry_s
+        self._held: dict[Key, _Held] = {}
+        self._flusher: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._retries: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="output")
+        self._closing = False
         self.failure: str | None = None
 
-    def _attempt(self, job: str, attempt: int) -> AttemptOutput:
-        found = self._open.get((job, attempt))
-        if found is None:
-            paths = self._layout.output_bin(job, attempt), self._layout.output_idx(job, attempt)
-            found = self._open[(job, attempt)] = AttemptOutput(*paths)
-        return found
+    def _paths(self, key: Key) -> tuple[Path, Path]:
+        return self._layout.output_bin(*key), self._layout.output_idx(*key)
 
-    def take(self, chunk: OutputChunk, acknowledge: Callable[[int], None]) -> None:
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def take(self, chunk: OutputChunk, acknowledge: Acknowledge) -> None:
         """Stores a chunk and calls ``acknowledge(offset)`` once everything up to there is on disk.
 
-        A chunk that leaves a gap is answered at once with where to go on from. A full disk acknowledges nothing: the
-        agent keeps the bytes and sends them again.
+        Where something before the chunk is missing, or the disk refused it, the offset to go on from is acknowledged
+        instead: at once the first time, then not more often than every ``retry_s``. Raises ``ValueError`` for a job's
+        name that is none.
         """
         key = (chunk.job, chunk.attempt)
+        held = self._held.pop(key, None) or _Held(None, acknowledge)
+        self._held[key] = held  # last: the one used most recently
+        held.acknowledge, held.leaving = acknowledge, False
+        if held.broken:
+            return
         try:
-            output = self._attempt(*key)
-            if not output.append(chunk):
-                acknowledge(output.synced)
+            if held.output is None:
+                self._make_room()
+                held.output = AttemptOutput(*self._paths(key))
+            if not held.output.append(chunk):
+                self._ask_again(key, held)
                 return
         except OSError as error:
-            self.failure = f"output of {chunk.job}: {error.strerror}"
-            found = self._open.pop(key, None)
-            if found is not None:
-                found.close()
-            raise TenureError(
-                "disk_full" if error.errno in (28, 122) else "io_error",
-                f"output of job {chunk.job} cannot be stored: {error.strerror}",
-                do="make room on the disk; the agent keeps the bytes until then",
-                facts={"path": str(self._layout.output_bin(*key))},
-            ) from error
-        self.failure = None
-        self._dirty[key] = acknowledge
+            self._refused(key, held, error)
+            return
+        except ValueError:
+            del self._held[key]
+            raise
+        held.dirty = True
+        if held.output.size - held.output.durable >= SYNC_BYTES:
+            self._hurry.set()
         self._on_change(chunk.job)
-        if self._flush is None or self._flush.done():
-            self._flush = asyncio.create_task(self._sync_soon())
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
 
-    async def _sync_soon(self) -> None:
-        while self._dirty:
-            await asyncio.sleep(SYNC_EVERY_S)
-            batch, self._dirty = self._dirty, {}
-            for key, acknowledge in batch.items():
-                output = self._open.get(key)
-                if output is None:
-                    continue
+    def _ask_again(self, key: Key, held: _Held) -> None:
+        assert held.output is not None
+        now = asyncio.get_running_loop().time()
+        if now - held.asked_at >= self._retry_s:
+            held.asked_at = now
+            log.info("output_gap", job=key[0], attempt=key[1], go_on_from=held.output.durable)
+            held.acknowledge(held.output.durable)
+
+    def _refused(self, key: Key, held: _Held, error: OSError) -> None:
+        """The disk refused: forget what is not durable, and try again after a pause."""
+        if held.broken:
+            self._let_go(held)
+            return
+        if self.failure is None:
+            log.error("output_not_stored", job=key[0], attempt=key[1], path=str(self._paths(key)[0]), why=str(error))
+        self.failure = (
+            f"output of {key[0]} cannot be stored: {error.strerror}; make room, the agents keep it until then"
+        )
+        held.broken, held.dirty = True, False
+        self._let_go(held)
+        if not self._closing:
+            retry = asyncio.create_task(self._retry(key, held))
+            self._retries.add(retry)
+            retry.add_done_callback(self._retries.discard)
+
+    async def _retry(self, key: Key, held: _Held) -> None:
+        while True:
+            await asyncio.sleep(self._retry_s)
+            if held.syncing:
+                continue
+            try:
+                output = held.output = AttemptOutput(*self._paths(key))
+            except OSError as error:
+                self.failure = f"output of {key[0]} cannot be opened: {error.strerror}"
+                continue
+            held.broken = False
+            held.acknowledge(output.durable)
+            return
+
+    @staticmethod
+    def _let_go(held: _Held) -> None:
+        """Closes the files, but never under a sync that uses them; its end closes them then."""
+        if held.output is not None and not held.syncing:
+            held.output.close()
+            held.output = None
+
+    async def _flush(self) -> None:
+        """Makes durable what has gathered, again and again while there is some."""
+        while any(held.dirty for held in self._held.values()):
+            if not self._closing:
                 try:
-                    acknowledge(await asyncio.to_thread(output.sync))
-                except OSError as error:
-                    self.failure = f"output of {key[0]}: {error.strerror}"
+                    async with asyncio.timeout(SYNC_EVERY_S):
+                        await self._hurry.wait()
+                except TimeoutError:
+                    pass
+            self._hurry.clear()
+            await asyncio.gather(*(self._sync(key, held) for key, held in list(self._held.items()) if held.dirty))
+
+    async def _sync(self, key: Key, held: _Held) -> None:
+        output = held.output
+        assert output is not None
+        upto: Snapshot = output.snapshot()
+        held.dirty, held.syncing = False, True
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, output.sync, upto)
+        except OSError as error:
+            held.syncing = False
+            # What a failed sync left is not known: the next one may succeed although the pages are gone.
+            self._refused(key, held, error)
+            return
+        held.syncing = False
+        if held.broken:  # an append failed meanwhile; what this sync did is on disk, and a new look will find it
+            self._let_go(held)
+            return
+        self.failure = None
+        held.acknowledge(output.synced(upto))
+        if held.leaving and not held.dirty:
+            self._forget(key, held)
+
+    def _make_room(self) -> None:
+        idle = [key for key, held in self._held.items() if held.output is not None and not held.broken]
+        for key in idle[: max(0, len(idle) - MAX_OPEN + 1)]:
+            self._forget(key, self._held[key])
+
+    def _forget(self, key: Key, held: _Held) -> None:
+        if held.dirty or held.syncing or held.broken:
+            held.leaving = True
+            return
+        self._let_go(held)
+        self._held.pop(key, None)
+
+    def forget(self, job: str) -> None:
+        """Closes the files of a job that is over, once they are durable; its output stays readable."""
+        for key, held in [(key, held) for key, held in self._held.items() if key[0] == job]:
+            self._forget(key, held)
+
+    async def close(self) -> None:
+        """Makes everything durable and closes every file. What cannot be is not acknowledged, and said in the log."""
+        self._closing = True
+        self._hurry.set()
+        for retry in list(self._retries):
+            retry.cancel()
+        await asyncio.gather(*self._retries, return_exceptions=True)
+        if self._flusher is not None:
+            await self._flusher
+        for held in self._held.values():
+            self._let_go(held)
+        self._held.clear()
+        self._threads.shutdown()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def size(self, job: str, attempt: int) -> int:
         """How many bytes of an attempt's output are here."""
-        found = self._open.get((job, attempt))
-        if found is not None:
-            return found.size
-        path = self._layout.output_bin(job, attempt)
-        return path.stat().st_size if path.exists() else 0
+        found = self._held.get((job, attempt))
+        if found is not None and found.output is not None:
+            return found.output.size
+        try:
+            return self._layout.output_bin(job, attempt).stat().st_size
+        except FileNotFoundError:
+            return 0
 
-    def read(self, job: str, attempt: int, offset: int, limit: int) -> Iterator[tuple[Run, bytes]]:
-        """The runs from ``offset`` on, up to about ``limit`` bytes, each with its bytes."""
-        end = self.size(job, attempt)
-        if offset >= end:
-            return
-        with (
-            self._layout.output_bin(job, attempt).open("rb") as data,
-            self._layout.output_idx(job, attempt).open("rb") as index,
-        ):
-            index.seek(_first_record(index.fileno(), offset) * RUN.size)
-            sent = 0
-            while sent < limit and (raw := index.read(RUN.size)) and len(raw) == RUN.size:
-                begin, length, stream, at = RUN.unpack(raw)
-                stop = min(begin + length, end)
-                start = max(begin, offset)
-                if start >= stop:
-                    continue
-                data.seek(start)
-                piece = data.read(min(stop - start, limit - sent))
-                yield Run(start, len(piece), stream, at), piece
-                sent += len(piece)
-
-    def forget(self, job: str) -> None:
-        """Closes the files of a job that is over; its output stays readable."""
-        for key in [key for key in self._open if key[0] == job and key not in self._dirty]:
-            self._open.pop(key).close()
-
-    async def close(self) -> None:
-        """Makes everything durable and closes every file."""
-        if self._flush is not None:
-            await self._flush
-        for output in self._open.values():
-            output.close()
-        self._open.clear()
-
-
-def _first_record(index: int, offset: int) -> int:
-    """The number of the index record that holds ``offset``, by bisection."""
-    low, high = 0, os.fstat(index).st_size // RUN.size
-    while low < high:
-        middle = (low + high) // 2
-        begin, length, _, _ = RUN.unpack(os.pread(index, RUN.size, middle * RUN.size))
-        if begin + length <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    async def read(self, job: str, attempt: int, offset: int, limit: int) -> list[tuple[Run, bytes]]:
+        """The runs from ``offset`` on with their bytes, at most ``limit`` bytes; empty where there is no more now."""
+        found = self._held.get((job, attempt))
+        if found is not None and found.output is not None:
+            return found.output.read(offset, limit)  # fresh, so in the page cache
+        return await asyncio.to_thread(read_closed, *self._paths((job, attempt)), offset, limit)

@@ -15,6 +15,9 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from tenure.controller.replies import encode
+from tenure.errors import TenureError
+
 _UCRED = struct.Struct("3i")
 _XUCRED = struct.Struct("=IIh16I")
 
@@ -36,11 +39,18 @@ def _peer(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
 
 
 class PeerHttpProtocol(HttpToolsProtocol):
-    """HTTP whose client is the peer's uid and pid."""
+    """HTTP whose client is the peer's uid and pid, and whose every error has the API's one shape."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.client = _peer(transport)
+
+    def send_400_response(self, msg: str) -> None:
+        said = TenureError("usage", f"this is no HTTP request: {msg}", do="see /openapi.json for what there is")
+        body = encode({"error": said.to_dict()}).encode("ascii")
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode("ascii") + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
 
 
 class PeerWebSocketProtocol(WebSocketsSansIOProtocol):

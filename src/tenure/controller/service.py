@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 
@@ -15,21 +16,26 @@ from tenure import __version__
 from tenure.controller.auth import user_of
 from tenure.controller.feed import EVENTS, Feed
 from tenure.controller.links import Links
+from tenure.controller.logs import Log
 from tenure.controller.outputs import OutputStore
+from tenure.controller.views import DeviceTexts
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain.fleet import Outcomes
 from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.state import FleetState
 from tenure.errors import TenureError
-from tenure.ledger import Committed, Ledger, Writer
+from tenure.ledger import Committed, Ledger, Result, Writer
 from tenure.paths import Layout
+
+log = Log("tenure.controller")
 
 
 class Controller:
     """Everything a route or a loop may use.
 
-    ``deadlines`` are (job, seconds) for the loop that ends what waits too long; ``stop`` is set to make all of it end.
+    ``deadlines`` are (job, seconds) for the loop that ends what waits too long; ``stop`` is set to make all of it end,
+    and ``fatal`` is why it had to. ``agent_process`` is the embedded agent where this controller started it.
     """
 
     def __init__(self, layout: Layout, ledger: Ledger, mode: str) -> None:
@@ -45,7 +51,10 @@ class Controller:
         self.version = __version__
         self.ignored_reports = 0
         self.deadlines: list[tuple[str, float]] = []
+        self.shown = DeviceTexts()
         self.stop = asyncio.Event()
+        self.fatal: TenureError | None = None
+        self.agent_process: subprocess.Popen[bytes] | None = None
 
     @property
     def state(self) -> FleetState:
@@ -69,14 +78,30 @@ class Controller:
         await self.outputs.close()
         self.ledger.close()
 
-    async def execute(self, command: cmd.Command) -> Outcomes:
+    def fail(self, error: TenureError) -> None:
+        """Something that the controller cannot go on without is broken: it goes down, and says what it was."""
+        if not self.stop.is_set():
+            log.error("cannot_go_on", **error.to_dict())
+            self.fatal = error
+            self.stop.set()
+
+    async def decide(self, command: cmd.Command) -> Result:
         """Decides and commits one command; raises the refusal as an error. Returns only after the commit."""
-        result = await self.writer.submit(command)
+        try:
+            result = await self.writer.submit(command)
+        except TenureError as error:
+            if error.code in ("already_running", "controller_unreachable"):
+                self.fail(error)  # somebody else writes, or the writer has ended: nothing can be decided here any more
+            raise
         if result.outcomes.refusal is not None:
             raise TenureError.from_refusal(result.outcomes.refusal)
         if result.outcomes.ignored:
             self.ignored_reports += 1
-        return result.outcomes
+        return result
+
+    async def execute(self, command: cmd.Command) -> Outcomes:
+        """``decide``, for those who want only what came of it."""
+        return (await self.decide(command)).outcomes
 
     def _on_committed(self, batch: Sequence[Committed]) -> None:
         topics: set[str] = set()
@@ -97,7 +122,7 @@ class Controller:
             self.feed.notify(topic)
 
     async def job(self, name: str) -> Job:
-        """A job by its id or an unambiguous beginning of it, open or closed."""
+        """A job by its id or an unambiguous beginning of it, open or closed. Leaves memory settled."""
         await self.writer.settled()
         found = self.state.jobs.get(name) or self.ledger.job(name)
         if found is not None:

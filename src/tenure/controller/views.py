@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from tenure.controller.replies import encode
 from tenure.domain import label
 from tenure.domain.device import Device, DeviceState
 from tenure.domain.explain import waiting
@@ -14,13 +14,13 @@ from tenure.domain.specs import outcome_to, spec_to
 from tenure.domain.state import FleetState
 
 
-def device_view(state: FleetState, device: Device, now: float | None = None) -> dict[str, Any]:
+def device_view(state: FleetState, device: Device, now: float) -> dict[str, Any]:
     """One device. ``words`` says how long contact has been lost, at the time of asking."""
     lease = state.leases.get(device.lease) if device.lease is not None else None
     quarantine = device.quarantine
     words = device.words
     if not device.contact and device.lost_at is not None:
-        words = f"unknown (no contact {span((now or time.time()) - device.lost_at)})"
+        words = f"unknown (no contact {span(now - device.lost_at)})"
     return {
         "name": device.name,
         "uuid": device.uuid,
@@ -52,6 +52,28 @@ def device_view(state: FleetState, device: Device, now: float | None = None) -> 
         "facts": dict(device.facts),
         "version": device.version,
     }
+
+
+class DeviceTexts:
+    """Devices as JSON text, each made once for every change of it.
+
+    Records are frozen and replaced when anything of them changes, so the very same records mean the very same text. A
+    device out of contact is made anew each time: its words tell how long that has lasted.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Device, Lease | None, str]] = {}
+
+    def text(self, state: FleetState, device: Device, now: float) -> str:
+        """One device. The state must be settled."""
+        if not device.contact:
+            self._made.pop(device.name, None)
+            return encode(device_view(state, device, now))
+        lease = state.leases.get(device.lease) if device.lease is not None else None
+        made = self._made.get(device.name)
+        if made is None or made[0] is not device or made[1] is not lease:
+            made = self._made[device.name] = (device, lease, encode(device_view(state, device, now)))
+        return made[2]
 
 
 def job_view(state: FleetState, job: Job, leases: Sequence[Lease]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -73,12 +74,16 @@ def dumps(frame: Mapping[str, Any]) -> str:
 def loads(text: str | bytes) -> dict[str, Any]:
     """A text frame; raises ``invalid_request`` for anything but an object with a ``type``."""
     try:
-        frame = json.loads(text)
-    except ValueError as error:
+        frame = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise TenureError("invalid_request", f"a frame that is no JSON: {str(text[:80])!r}") from error
     if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
         raise TenureError("invalid_request", "a frame without a type")
     return frame
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
 
 
 def hello(register: cmd.Register) -> str:
@@ -117,7 +122,7 @@ def read_instruction(frame: Mapping[str, Any]) -> Instruction:
 
 def check_wire(version: object) -> int:
     """The version both sides will speak; raises ``wire_version`` where they are too far apart."""
-    if not isinstance(version, int) or not OLDEST_WIRE <= version <= WIRE + 1:
+    if isinstance(version, bool) or not isinstance(version, int) or not OLDEST_WIRE <= version <= WIRE + 1:
         raise TenureError(
             "wire_version",
             f"the other side speaks wire version {version!r}, this side {OLDEST_WIRE} to {WIRE}",
@@ -149,11 +154,17 @@ class OutputChunk:
         """Reads a binary frame; raises ``invalid_request`` where head and bytes disagree."""
         head, _, data = frame.partition(b"\n")
         try:
-            body = json.loads(head)
+            body = json.loads(head, parse_constant=_no_number)
             runs = tuple((int(s), int(n), float(t)) for s, n, t in body["runs"])
             chunk = cls(str(body["job"]), int(body["attempt"]), int(body["offset"]), runs, data)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TenureError("invalid_request", f"an output frame that cannot be read: {error}") from error
+        if (
+            chunk.attempt < 1
+            or chunk.offset < 0
+            or any(s not in (1, 2) or n < 1 or not isfinite(t) for s, n, t in runs)
+        ):
+            raise TenureError("invalid_request", "an output frame with an attempt, offset or run that cannot be")
         if sum(length for _, length, _ in chunk.runs) != len(data):
             raise TenureError("invalid_request", "an output frame whose runs do not add up to its bytes")
         return chunk

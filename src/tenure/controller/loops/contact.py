@@ -5,31 +5,65 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tenure.controller.logs import Log
 from tenure.controller.service import Controller
 from tenure.domain import commands as cmd
+from tenure.errors import TenureError
+
+log = Log("tenure.controller.contact")
 
 SILENT_S = 15.0
 CLOSED_S = 1.5
 PERIOD_S = 0.25
+#: A look that comes this much late means that this process was stopped or starved, and heard nobody.
+LATE_S = 1.0
+#: How long a link may be there without contact on record before it is made to register again.
+ODD_S = 2.0
 
 
-async def watch_contact(service: Controller) -> None:
-    """Declares contact lost 15 s after the last frame, or 1.5 s after the connection closed and did not come back."""
+async def watch_contact(
+    service: Controller, silent_s: float = SILENT_S, closed_s: float = CLOSED_S, period_s: float = PERIOD_S
+) -> None:
+    """Declares contact lost ``silent_s`` after the last frame, or ``closed_s`` after the connection closed."""
+    looked = time.monotonic()
     while True:
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(period_s)
         now = time.monotonic()
-        for link in list(service.links.links.values()):
-            if now - link.heard_at > SILENT_S:
-                await _lost(service, link.agent, now - link.heard_at)
-                link.close()
-        for agent, since in list(service.links.lost_at.items()):
-            if now - since > CLOSED_S:
-                service.links.lost_at.pop(agent, None)
-                if agent not in service.links.links:
-                    await _lost(service, agent, now - since)
+        if now - looked > period_s + LATE_S:
+            log.warning("controller_was_away", seconds=round(now - looked, 3))
+            service.links.excuse(now - looked - period_s)
+        looked = now
+        try:
+            await _look(service, now, silent_s, closed_s)
+        except TenureError as error:  # a full disk, say: looked at again in the next round, and until it is recorded
+            log.error("contact_lost_not_recorded", **error.to_dict())
+
+
+async def _look(service: Controller, now: float, silent_s: float, closed_s: float) -> None:
+    links = service.links
+    await service.writer.settled()
+    for link in list(links.links.values()):
+        silence = now - link.heard_at
+        if silence > silent_s:
+            await _lost(service, link.agent, silence)
+            link.close()
+        elif link.welcomed and silence < ODD_S < now - link.since and not _has_contact(service, link.agent):
+            # It talks, and the fleet says it does not: only a registration can say that it is there.
+            log.warning("link_without_contact", agent=link.agent)
+            link.close()
+    for agent, since in list(links.lost_at.items()):
+        if now - since > closed_s:
+            if agent not in links.links:
+                await _lost(service, agent, now - since)
+            if links.lost_at.get(agent) == since:
+                del links.lost_at[agent]
+
+
+def _has_contact(service: Controller, agent: str) -> bool:
+    known = service.state.agents.get(agent)
+    return known is not None and known.contact
 
 
 async def _lost(service: Controller, agent: str, silent_s: float) -> None:
-    known = service.state.agents.get(agent)
-    if known is not None and known.contact:
+    if _has_contact(service, agent):
         await service.execute(cmd.LoseContact(agent, round(silent_s, 3)))

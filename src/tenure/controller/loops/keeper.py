@@ -14,19 +14,18 @@ import sys
 import time
 from pathlib import Path
 
-import structlog
-
+from tenure.controller.logs import Log
 from tenure.controller.service import Controller
 from tenure.paths import Layout
 
-log = structlog.get_logger("tenure.controller.keeper")
+log = Log("tenure.controller.keeper")
 
 PERIOD_S = 0.5
 SLOWEST_S = 10.0
 
 
-def is_held(path: Path) -> bool:
-    """Whether somebody holds the flock of a file. A file that is not there is held by nobody.
+def lock_holder(path: Path) -> int | None:
+    """The pid that holds the flock of a file, 0 where somebody does whose pid is not visible, ``None`` where nobody.
 
     Read from /proc/locks: trying the lock, even shared and for a moment, could make the agent that is just starting
     believe that another one runs.
@@ -34,24 +33,28 @@ def is_held(path: Path) -> bool:
     try:
         found = path.stat()
     except FileNotFoundError:
-        return False
+        return None
     mark = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
         lines = Path("/proc/locks").read_text("ascii").splitlines()
     except FileNotFoundError:
         return _try_lock(path)
-    return any(words[1] == "FLOCK" and mark in words for line in lines if len(words := line.split()) > 5)
+    for line in lines:
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == mark:
+            return max(int(words[4]), 0)
+    return None
 
 
-def _try_lock(path: Path) -> bool:
+def _try_lock(path: Path) -> int | None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return 0
     finally:
         os.close(fd)
-    return False
+    return None
 
 
 def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
@@ -70,31 +73,44 @@ def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
 
 async def keep_agent(service: Controller) -> None:
     """Starts the agent at once and again whenever it is gone, waiting longer each time it does not stay."""
-    child: subprocess.Popen[bytes] | None = None
     wait, started = 0.0, 0.0
     while not service.stop.is_set():
+        child = service.agent_process
         if child is not None and child.poll() is not None:
             stayed = time.monotonic() - started
             log.warning("agent_gone", code=child.returncode, after_s=round(stayed, 1))
-            child = None
+            service.agent_process = child = None
             wait = 0.0 if stayed > 10.0 else min(max(2 * wait, 0.25), SLOWEST_S)
             await asyncio.sleep(wait)
-        if child is None and not is_held(service.layout.agent_lock):
-            child, started = start_agent(service.layout), time.monotonic()
-            log.info("agent_started", pid=child.pid)
+            continue
+        if child is None and lock_holder(service.layout.agent_lock) is None:
+            started = time.monotonic()
+            try:
+                service.agent_process = start_agent(service.layout)
+            except OSError as error:  # no more processes, say: tried again, and said while it lasts
+                log.error("agent_not_started", why=str(error))
+            else:
+                log.info("agent_started", pid=service.agent_process.pid)
         await asyncio.sleep(PERIOD_S)
 
 
 async def stop_agent(service: Controller, timeout_s: float = 10.0) -> bool:
-    """Asks the connected embedded agent to go and waits until its lock is free; jobs stay with their supervisors."""
-    for link in list(service.links.links.values()):
-        if link.pid:
-            try:
-                os.kill(link.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
+    """Asks the embedded agent to go and waits until it has; jobs stay with their supervisors.
+
+    Asked are the process on the link, the one that holds the agent's lock, and the one that was started here last: an
+    agent that is just coming up is only the last of these.
+    """
+    child = service.agent_process
+    asked = {link.pid for link in service.links.links.values()} | {lock_holder(service.layout.agent_lock) or 0}
+    if child is not None and child.poll() is None:
+        asked.add(child.pid)
+    for pid in asked - {0, os.getpid()}:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except (ProcessLookupError, PermissionError) as error:
+            log.warning("agent_not_asked_to_stop", pid=pid, why=str(error))
     end = time.monotonic() + timeout_s
-    while is_held(service.layout.agent_lock):
+    while (child is not None and child.poll() is None) or lock_holder(service.layout.agent_lock) is not None:
         if time.monotonic() > end:
             log.error("agent_did_not_stop", lock=str(service.layout.agent_lock))
             return False

@@ -3,52 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
-from starlette.responses import StreamingResponse
+from fastapi import APIRouter, Header, Query, Response
 
 from tenure.controller.auth import Caller
 from tenure.controller.feed import EVENTS, wait_for
+from tenure.controller.replies import Stream, encode
 from tenure.controller.routes import Service
 from tenure.controller.service import Controller
-from tenure.domain.events import to_body
+from tenure.errors import TenureError
+from tenure.ledger import Stored
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
 BEAT_S = 15.0
-PAGE = 500
+PAGE = 200
+_HIGHEST = (1 << 63) - 1
 
 
 @router.get("/events")
 async def events(
     caller: Caller,
     service: Service,
-    after: Annotated[int | None, Query(ge=0)] = None,
-    last_event_id: Annotated[str | None, Header()] = None,
-) -> StreamingResponse:
-    """Events after a version (``after``, or the header ``Last-Event-ID``); from now on where neither is given."""
+    after: Annotated[int | None, Query(ge=0, le=_HIGHEST)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_HIGHEST)] = None,
+) -> Response:
+    """Events after a version (the header ``Last-Event-ID``, else ``after``); from now on where neither is given."""
     await service.writer.settled()
-    position = service.state.version
-    if last_event_id is not None and last_event_id.isdigit():
-        position = int(last_event_id)
-    elif after is not None:
-        position = after
-    return StreamingResponse(_stream(service, position), media_type="text/event-stream")
+    version = service.state.version
+    asked = last_event_id if last_event_id is not None else after
+    if asked is not None and asked > version:
+        raise TenureError(
+            "conflict",
+            f"the feed is at version {version} and knows nothing of {asked}: it belongs to another ledger",
+            do="read everything anew, and follow from there",
+            facts={"version": version, "after": asked},
+        )
+    return Stream(_stream(service, version, version if asked is None else asked), "text/event-stream")
 
 
-async def _stream(service: Controller, position: int) -> AsyncIterator[bytes]:
-    start = json.dumps({"version": service.state.version, "after": position})
-    yield f"event: version\ndata: {start}\n\n".encode()
+async def _stream(service: Controller, version: int, position: int) -> AsyncGenerator[bytes, None]:
+    yield f"event: version\ndata: {encode({'version': version, 'after': position})}\n\n".encode()
     with service.feed.watch(EVENTS) as changed:
         while not service.feed.closing:
             changed.clear()
+            # Read from the ledger for each watcher by itself: a slow one holds a page of its own and nobody else.
             page = await asyncio.to_thread(service.ledger.events_after, position, PAGE)
             for stored in page:
                 position = stored.seq
-                body = {"seq": stored.seq, "kind": stored.event.kind, **to_body(stored.event)}
-                yield f"id: {stored.seq}\nevent: {stored.event.kind}\ndata: {json.dumps(body)}\n\n".encode()
+                yield _event(stored)
             if len(page) < PAGE and not await wait_for(changed, BEAT_S):
                 yield b": beat\n\n"
+
+
+def _event(stored: Stored) -> bytes:
+    """One event. Its body is JSON in the ledger already, an object with fields of its own or none."""
+    head = encode({"seq": stored.seq, "kind": stored.kind, "at": stored.at, "actor": stored.actor})
+    rest = "}" if stored.body == "{}" else "," + stored.body[1:]
+    return f"id: {stored.seq}\nevent: {stored.kind}\ndata: {head[:-1]}{rest}\n\n".encode("ascii")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -9,16 +10,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from starlette.responses import StreamingResponse
 
 from tenure.controller.auth import Caller
-from tenure.controller.follow import NDJSON, follow_job
+from tenure.controller.follow import NDJSON, follow_job, output_now
+from tenure.controller.replies import Stream, reply
 from tenure.controller.routes import Service
 from tenure.controller.service import Controller
 from tenure.controller.views import job_view
 from tenure.domain import commands as cmd
 from tenure.domain import selector as selectors
-from tenure.domain.fleet import submitted_job
 from tenure.domain.job import Job, JobSpec
 from tenure.domain.specs import spec_to
 from tenure.errors import TenureError
@@ -81,6 +81,13 @@ class SubmitBody(BaseModel):
                 raise ValueError(f"{name[:40]!r} cannot be the name of an environment variable")
         return env
 
+    @field_validator("key")
+    @classmethod
+    def _text(cls, key: str | None) -> str | None:
+        if key is not None and any("\ud800" <= char <= "\udfff" for char in key):
+            raise ValueError("a key is text that UTF-8 can hold")
+        return key
+
     @field_validator("window")
     @classmethod
     def _window(cls, window: dict[str, float]) -> dict[str, float]:
@@ -114,20 +121,21 @@ class SubmitBody(BaseModel):
         )
 
 
+Offset = Annotated[int, Query(ge=0, le=1 << 63, description="bytes of the whole output, both streams")]
+Tagged = Annotated[str, Query(pattern="^(both|stdout|stderr)$", description="which stream's bytes are wanted")]
+
+
 @router.post("/jobs", status_code=201)
 async def submit(body: SubmitBody, caller: Caller, service: Service, follow: bool = False) -> Response:
     """Accepts a job. With ``follow`` the answer is a stream of its output that ends with its record."""
     spec = body.spec()
     digest = hashlib.sha256(json.dumps(spec_to(spec), sort_keys=True).encode()).hexdigest()
-    command = cmd.Submit(new_job_id(), caller.name, spec, body.key, digest, body.wait)
-    outcomes = await service.execute(command)
-    job_id = submitted_job(command, service.state, outcomes.events)
+    result = await service.decide(cmd.Submit(new_job_id(), caller.name, spec, body.key, digest, body.wait))
+    assert result.job is not None
     if follow:
-        return StreamingResponse(follow_job(service, job_id, 0), status_code=201, media_type=NDJSON)
-    await service.writer.settled()
-    return Response(
-        json.dumps({"job": _view(service, await service.job(job_id))}), status_code=201, media_type="application/json"
-    )
+        return Stream(follow_job(service, result.job, 0), NDJSON, 201)
+    job = await service.job(result.job)
+    return reply({"job": _view(service, job)}, 201)
 
 
 def _view(service: Controller, job: Job) -> dict[str, Any]:
@@ -139,53 +147,63 @@ async def list_jobs(
     caller: Caller,
     service: Service,
     state: Annotated[str, Query(pattern="^(|open|queued|starting|running|stopping|ended)$")] = "",
-    owner: str = "",
-    device: str = "",
+    owner: Annotated[str, Query(max_length=200)] = "",
+    device: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    before: float | None = None,
-) -> dict[str, Any]:
+    before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+) -> Response:
     """Jobs, newest first; ``before`` (UTC seconds of submission) pages on."""
+    found = await asyncio.to_thread(
+        lambda: service.ledger.jobs(state=state, owner=owner, device=device, limit=limit, before=before)
+    )
     await service.writer.settled()
-    found = service.ledger.jobs(state=state, owner=owner, device=device, limit=limit, before=before)
     shown = [_view(service, service.state.jobs.get(job.id, job)) for job in found]
-    return {"version": service.state.version, "jobs": shown}
+    return reply({"version": service.state.version, "jobs": shown})
 
 
 @router.get("/jobs/{job_id}")
-async def show_job(job_id: str, caller: Caller, service: Service) -> dict[str, Any]:
+async def show_job(job_id: str, caller: Caller, service: Service) -> Response:
     """One job, by its id or an unambiguous beginning of it."""
-    return _view(service, await service.job(job_id))
+    return reply(_view(service, await service.job(job_id)))
 
 
 @router.get("/jobs/{job_id}/follow")
 async def follow(
-    job_id: str, caller: Caller, service: Service, offset: Annotated[int, Query(ge=0)] = 0
-) -> StreamingResponse:
+    job_id: str, caller: Caller, service: Service, offset: Offset = 0, stream: Tagged = "both"
+) -> Response:
     """The job's output from ``offset`` on and every change of its state, until it is over."""
     job = await service.job(job_id)
-    return StreamingResponse(follow_job(service, job.id, offset), media_type=NDJSON)
+    return Stream(follow_job(service, job.id, offset, stream=stream), NDJSON)
 
 
 @router.get("/jobs/{job_id}/output")
 async def output(
-    job_id: str, caller: Caller, service: Service, offset: Annotated[int, Query(ge=0)] = 0
-) -> StreamingResponse:
-    """The output that is here now, from ``offset`` on; does not wait for more."""
+    job_id: str,
+    caller: Caller,
+    service: Service,
+    offset: Offset = 0,
+    stream: Tagged = "both",
+    follow: bool = False,
+) -> Response:
+    """The output that is here now, from ``offset`` on, after the job's record; with ``follow`` what comes too."""
     job = await service.job(job_id)
-    return StreamingResponse(follow_job(service, job.id, offset, wait=False), media_type=NDJSON)
+    lines = follow_job if follow else output_now
+    return Stream(lines(service, job.id, offset, stream=stream), NDJSON)
 
 
 class StopBody(BaseModel):
     """Why a job is to end."""
 
+    model_config = ConfigDict(extra="forbid")
+
     reason: str = Field("", max_length=500)
 
 
 @router.post("/jobs/{job_id}/stop", status_code=202)
-async def stop(job_id: str, body: StopBody, caller: Caller, service: Service) -> dict[str, Any]:
+async def stop(job_id: str, body: StopBody, caller: Caller, service: Service) -> Response:
     """Ends a job: at once where it waits; TERM, its grace, then KILL for the whole tree where it runs."""
     job = await service.job(job_id)
     if job.owner != caller.name and not caller.is_admin:
         raise TenureError("not_permitted", f"job {job.id} belongs to {job.owner}", do="ask its owner or an admin")
     await service.execute(cmd.Cancel(job.id, caller.name, body.reason))
-    return _view(service, await service.job(job.id))
+    return reply(_view(service, await service.job(job.id)), 202)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
 
 from tenure.controller.auth import Caller
+from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.domain.job import JobState
 from tenure.errors import TenureError
@@ -19,11 +19,11 @@ router = APIRouter(prefix="/v1", tags=["controller"])
 
 
 @router.get("/status")
-async def status(caller: Caller, service: Service) -> dict[str, Any]:
+async def status(caller: Caller, service: Service) -> Response:
     """What runs, since when, and how many of what it has."""
     await service.writer.settled()
     state = service.state
-    return {
+    body = {
         "version": service.version,
         "wire": WIRE,
         "pid": os.getpid(),
@@ -52,16 +52,19 @@ async def status(caller: Caller, service: Service) -> dict[str, Any]:
         "ignored_reports": service.ignored_reports,
         "output_failure": service.outputs.failure,
     }
+    return reply(body)
 
 
 class ShutdownBody(BaseModel):
     """``leave``: go although jobs run; their supervisors keep them, and the next controller takes them up again."""
 
+    model_config = ConfigDict(extra="forbid")
+
     leave: bool = False
 
 
 @router.post("/shutdown", status_code=202)
-async def shutdown(body: ShutdownBody, caller: Caller, service: Service) -> dict[str, Any]:
+async def shutdown(body: ShutdownBody, caller: Caller, service: Service) -> Response:
     """Stops the embedded agent, then the controller. Refuses while jobs run, unless told to leave them."""
     await service.writer.settled()
     running = service.running()
@@ -75,4 +78,4 @@ async def shutdown(body: ShutdownBody, caller: Caller, service: Service) -> dict
         )
     service.stop.set()
     queued = [job.id for job in service.state.jobs.values() if job.state is JobState.QUEUED]
-    return {"left_running": [job.id for job in running], "left_queued": queued, "pid": os.getpid()}
+    return reply({"left_running": [job.id for job in running], "left_queued": queued, "pid": os.getpid()}, 202)

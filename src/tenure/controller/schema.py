@@ -1,0 +1,307 @@
+"""The OpenAPI description: FastAPI's account of what comes in, and typed models of what goes out.
+
+The models describe; nothing is validated against them while the controller runs, because that would cost every answer
+more than making it. Instead the tests hold real answers against them, with no field more and none fewer. This module is
+imported when the page is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import models_json_schema
+
+
+class View(BaseModel):
+    """Every field is always there; a later version may add some."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorBody(View):
+    """What went wrong: a stable code, one sentence, what to do next, and details for programs."""
+
+    code: str
+    message: str
+    do: str
+    facts: dict[str, Any]
+
+
+class Error(View):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class AgentView(View):
+    """An agent as it last registered. ``seen_at`` is UTC seconds."""
+
+    id: str
+    host: str
+    user: str
+    contact: bool
+    boot_id: str
+    instance: str
+    seen_at: float
+
+
+class StatusView(View):
+    """The controller. ``devices`` counts them by state; ``output_failure`` is what a disk refused last, if it does."""
+
+    version: str
+    wire: int
+    pid: int
+    user: str
+    home: str
+    state_folder: str
+    started_at: float
+    mode: str
+    agents: list[AgentView]
+    devices: dict[str, int]
+    simulated_devices: int
+    queued: int
+    running: int
+    ledger_version: int
+    ignored_reports: int
+    output_failure: str | None
+
+
+class ConditionView(View):
+    """What was last seen on a device outside any lease: ``clear``, ``occupied`` or ``unknown``."""
+
+    outcome: str
+    detail: str
+    by: list[str]
+
+
+class ContendedView(View):
+    """Who else is on a leased device."""
+
+    detail: str
+    by: list[str]
+
+
+class QuarantineView(View):
+    """Why a device may not be leased, and since when (UTC seconds)."""
+
+    cause: str
+    detail: str
+    since: float
+
+
+class DeviceView(View):
+    """One device. Only ``free`` ones are; ``words`` is the state with its reason; times are UTC seconds."""
+
+    name: str
+    uuid: str
+    kind: str
+    simulated: bool
+    host: str
+    agent: str
+    state: str
+    free: bool
+    words: str
+    since: float
+    contact: bool
+    token: int
+    lease: str | None
+    job: str | None
+    holder: str | None
+    condition: ConditionView
+    contended: ContendedView | None
+    quarantine: QuarantineView | None
+    labels: dict[str, Any]
+    facts: dict[str, Any]
+    version: int
+
+
+class DeviceList(View):
+    """Every device at one version of the fleet; ``at`` is UTC seconds."""
+
+    version: int
+    at: float
+    devices: list[DeviceView]
+
+
+class ReasonView(View):
+    """Whether a device matches, or the first condition that fails; and how it is now."""
+
+    reason: str
+    state: str
+    words: str
+
+
+class ExplainView(View):
+    """One line for each device."""
+
+    version: int
+    select: str
+    count: int
+    devices: dict[str, ReasonView]
+
+
+class LeaseView(View):
+    """One device lent to one attempt under a fencing token: ``held``, ``ending`` or ``released``."""
+
+    id: str
+    device: str
+    uuid: str
+    token: int
+    state: str
+
+
+class OutcomeView(View):
+    """How a job ended; ``stats`` is what its supervisor measured."""
+
+    ending: str
+    code: int | None
+    signal: int | None
+    cause: str
+    detail: str
+    stats: dict[str, Any]
+
+
+class SpecView(View):
+    """What was asked for."""
+
+    argv: list[str]
+    cwd: str | None
+    env: dict[str, str]
+    device: str | None
+    select: str
+    count: int
+    priority: int
+    queue_timeout_s: float | None
+    grace_s: float
+    label: str
+    umask: int | None
+    window: dict[str, float]
+
+
+class JobView(View):
+    """One job. ``position`` and ``reason`` are there while it waits; ``simulated`` names its simulated devices."""
+
+    id: str
+    owner: str
+    label: str
+    state: str
+    words: str
+    argv: list[str]
+    cwd: str | None
+    spec: SpecView
+    attempt: int
+    devices: list[str]
+    leases: list[LeaseView]
+    simulated: list[str]
+    submitted_at: float
+    granted_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    pid: int | None
+    stop: str | None
+    outcome: OutcomeView | None
+    exit_status: int | None
+    output_bytes: int | None
+    use: dict[str, Any] | None
+    evidence: str
+    position: int | None
+    reason: str | None
+    key: str | None
+    version: int
+
+
+class Submitted(View):
+    """The job that a submission stands for."""
+
+    job: JobView
+
+
+class JobList(View):
+    """Jobs, newest first, at one version of the fleet."""
+
+    version: int
+    jobs: list[JobView]
+
+
+class Line(BaseModel):
+    """One line of a job's stream: ``job``, ``output`` (``data`` is base64), ``gap``, ``beat``, ``ended``, ``error``."""
+
+    type: str
+    job: JobView | None = None
+    offset: int | None = None
+    stream: str | None = None
+    at: float | None = None
+    data: str | None = None
+    bytes: int | None = None
+    why: str | None = None
+    error: ErrorBody | None = None
+
+
+class Going(View):
+    """What is left behind by a controller that goes."""
+
+    left_running: list[str]
+    left_queued: list[str]
+    pid: int
+
+
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+#: (method, path) -> (status, {media type: model or None}, the refusals that may be answered besides the usual).
+ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None], tuple[int, ...]]] = {
+    ("get", "/v1/status"): (200, {"application/json": StatusView}, ()),
+    ("post", "/v1/shutdown"): (202, {"application/json": Going}, (409,)),
+    ("get", "/v1/devices"): (200, {"application/json": DeviceList}, ()),
+    ("get", "/v1/devices/{name}"): (200, {"application/json": DeviceView}, (404,)),
+    ("post", "/v1/explain"): (200, {"application/json": ExplainView}, ()),
+    ("post", "/v1/jobs"): (201, {"application/json": Submitted, NDJSON: Line}, (404, 409, 507)),
+    ("get", "/v1/jobs"): (200, {"application/json": JobList}, ()),
+    ("get", "/v1/jobs/{job_id}"): (200, {"application/json": JobView}, (404, 409)),
+    ("get", "/v1/jobs/{job_id}/follow"): (200, {NDJSON: Line}, (404, 409)),
+    ("get", "/v1/jobs/{job_id}/output"): (200, {NDJSON: Line}, (404, 409)),
+    ("post", "/v1/jobs/{job_id}/stop"): (202, {"application/json": JobView}, (403, 404, 409, 507)),
+    ("get", "/v1/events"): (200, {SSE: None}, (409,)),
+}
+_USUAL = (401, 422, 500)
+_SENT = (400, 408, 413)
+_WORDS = {
+    400: "no such request",
+    401: "the caller is not who may talk to this controller",
+    403: "the caller may not do this",
+    404: "there is no such thing",
+    408: "the body did not arrive in time",
+    409: "the state of things does not allow it",
+    413: "the body is too large",
+    422: "a field is not acceptable",
+    500: "a defect, or a disk that failed",
+    507: "a disk is full",
+}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of the application."""
+    spec = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    models = {model for _, media, _ in ANSWERS.values() for model in media.values() if model is not None} | {Error}
+    wanted: list[tuple[type[BaseModel], Any]] = [(m, "serialization") for m in sorted(models, key=lambda m: m.__name__)]
+    references, definitions = models_json_schema(wanted, ref_template="#/components/schemas/{model}")
+    schemas = spec.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= definitions["$defs"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    error = {"application/json": {"schema": references[(Error, "serialization")]}}
+    for path, operations in spec["paths"].items():
+        for method, operation in operations.items():
+            status, media, refusals = ANSWERS[(method, path)]
+            content = {
+                kind: {"schema": {"type": "string"} if model is None else references[(model, "serialization")]}
+                for kind, model in media.items()
+            }
+            told = {str(status): {"description": "done" if status < 202 else "accepted", "content": content}}
+            for code in sorted({*_USUAL, *refusals, *(_SENT if method == "post" else ())}):
+                told[str(code)] = {"description": _WORDS[code], "content": error}
+            operation["responses"] = told
+    return spec
