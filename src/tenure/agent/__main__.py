@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tenure.agent", description=__doc__)
     parser.add_argument("--verbose", action="store_true", help="log what is done, not only what is noteworthy")
     arguments = parser.parse_args(argv)
+    gc.disable()  # nothing of the start is garbage; _run switches it on again
     try:
         paths = layout()
         paths.create()
@@ -89,6 +90,7 @@ def _run(paths: Layout) -> int:
     # What exists now stays for the process's life; the collector need not walk it again and again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     try:
         import uvloop
     except ImportError:
