@@ -121,6 +121,8 @@ def _impossible(state: FleetState, need: Requirement) -> Refusal | None:
             {"device": need.device, "devices": names},
         )
     fits = state.fitting(need)
+    if fits and need.count == 1:
+        return None
     by_host: dict[str, int] = {}
     for name in fits:
         host = state.devices[name].host

@@ -77,7 +77,7 @@ def _reserved(state: FleetState) -> set[str]:
 def _reach(state: FleetState, found: QueueClass) -> set[str]:
     """Ready devices a new job of a class may get: the first free one, or all of them where some are held back."""
     first = found.first_ready
-    if first is None:
+    if first is None or found.head is None:
         return set()
     if found.need.count == 1 and _best(state, state.devices[first]) is found:
         return {first}
