@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from tenure.domain import events as ev
@@ -187,10 +188,10 @@ def device_moving(device: Device) -> Row:
         device.lost_at,
         device.lease,
         device.lease_ending,
-        _encode(condition_to(device.condition)),
+        _condition_text(device.condition),
         None if quarantine is None else _encode([str(quarantine.cause), quarantine.detail, quarantine.since]),
         device.draining,
-        None if contended is None else _encode(condition_to(contended)),
+        None if contended is None else _condition_text(contended),
         device.version,
         device.name,
     )
@@ -227,6 +228,11 @@ def device_from(row: Mapping[str, Any]) -> Device:
             "contended": None if row["contended"] is None else _condition(row["contended"]),
         }
     )
+
+
+@lru_cache(256)  # most of them say "clear"
+def _condition_text(condition: Condition) -> str:
+    return _encode(condition_to(condition))
 
 
 def _condition(text: str) -> Condition:

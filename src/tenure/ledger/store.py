@@ -48,6 +48,7 @@ class Ledger:
         self._reading = reading
         self._writer: sa.Connection | None = None
         self._statements = statements_for(writing.dialect)
+        self._driver_error: type[Exception] = writing.dialect.import_dbapi().Error
 
     @staticmethod
     def open(path: str | Path) -> Ledger:
@@ -103,19 +104,20 @@ class Ledger:
         changes = Changes(events, state)
         do = self._statements
         with self._transaction() as connection:
+            cursor = connection.connection.cursor()
             before = state.version - len(stored)
-            if do.head.run(connection, [(*_head(state), before)]) != 1:
+            if do.head.run(cursor, [(*_head(state), before)]) != 1:
                 raise _not_alone(self.place, before)
-            do.events.run(connection, stored)
-            do.agents.run(connection, changes.agents)
-            do.tokens.run(connection, changes.tokens)
-            do.devices.run(connection, changes.devices)
-            do.jobs.run(connection, changes.jobs)
+            do.events.run(cursor, stored)
+            do.agents.run(cursor, changes.agents)
+            do.tokens.run(cursor, changes.tokens)
+            do.devices.run(cursor, changes.devices)
+            do.jobs.run(cursor, changes.jobs)
             # Leases that end make room for those that begin: one live lease a device holds after every statement.
-            moved = do.leases_moved.run(connection, changes.leases_moved)
-            do.leases.run(connection, changes.leases)
-            moved += do.devices_moved.run(connection, changes.devices_moved)
-            moved += do.jobs_moved.run(connection, changes.jobs_moved)
+            moved = do.leases_moved.run(cursor, changes.leases_moved)
+            do.leases.run(cursor, changes.leases)
+            moved += do.devices_moved.run(cursor, changes.devices_moved)
+            moved += do.jobs_moved.run(cursor, changes.jobs_moved)
             expected = len(changes.leases_moved) + len(changes.devices_moved) + len(changes.jobs_moved)
             if moved != expected:
                 raise LedgerError(
@@ -139,9 +141,9 @@ class Ledger:
                 self._writer = self._connect()
             with self._writer.begin():
                 yield self._writer
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.DBAPIError, self._driver_error) as error:
             failed = self.failure(error)
-            if failed.unsure or error.connection_invalidated:
+            if failed.unsure or getattr(error, "connection_invalidated", False):
                 self._let_go()
             raise failed from error
 
