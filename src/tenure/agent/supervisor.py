@@ -1,6 +1,6 @@
 """The spawner, and the supervisor that owns one job's whole process tree. Standard library only; run, never imported.
 
-    agent --SOCK_SEQPACKET--> spawner --fork, setsid, fork--> supervisor --fork, setsid, exec--> the command's tree
+    agent --SOCK_SEQPACKET--> spawner --fork, setsid--> supervisor --fork, setsid, exec--> the command and its tree
 
 The promise: **exit.json exists => no process of the tree is alive.** A child subreaper inherits every orphan below it,
 and a process that is gone has no children; so when waitpid(-1) answers ECHILD no descendant is left, whatever forked,
@@ -29,6 +29,7 @@ import struct
 import time
 from contextlib import suppress
 
+IGNORED = {signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
 GATED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD}
 SETTLE_S = 0.5  # what outlived the command gets SIGTERM and this long (or the grace, if shorter) before SIGKILL
 CHUNK, DRAIN = 1 << 18, 256  # bytes of a read; reads of a stream once the tree is gone (an outsider may still write)
@@ -159,24 +160,25 @@ class Tree:
 class Output:
     """Moves both streams to output.bin and output.idx in a thread. A failing disk costs bytes, counted, and no more."""
 
-    def __init__(self, nudge: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
+    def __init__(self) -> None:
         (self.out, self.out_w), (self.err, self.err_w), (self.wake, self.wake_w) = os.pipe(), os.pipe(), os.pipe()
         os.set_blocking(self.out, False)
         os.set_blocking(self.err, False)
         self.streams, self.seen, self.gaps = {self.out: 1, self.err: 2}, {1: 0, 2: 0}, {1: b"", 2: b""}
         self.size, self.indexed, self.lost, self.error = 0, 0, 0, ""
-        self.bell, self.folder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), os.getcwd()
-        self.nudge_path = ""
+        self.bell, self.nudge_path = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), ""
+        self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
+
+    def open(self, nudge: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
         with suppress(OSError, TypeError):  # nobody to wake; an address holds 107 bytes, hence the detour
             self.nudge_path = f"/proc/self/fd/{os.open(os.path.dirname(nudge), os.O_PATH)}/{os.path.basename(nudge)}"
-        self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
 
     def nudge(self, what: str) -> None:
         if self.nudge_path:
             with suppress(OSError):  # the agent is away, or has ten of them to read: it polls as well
-                text = json.dumps({"dir": self.folder, "what": what}).encode()
+                text = json.dumps({"dir": os.getcwd(), "what": what}).encode()
                 self.bell.sendto(text, socket.MSG_DONTWAIT, self.nudge_path)
 
     def run(self) -> None:
@@ -232,21 +234,29 @@ class Attempt:
     """One attempt, from the request to exit.json. The supervisor's working directory is the attempt's folder."""
 
     def __init__(self) -> None:
-        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
+        """Whatever can be done before there is a request."""
+        self.lacking = LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0)
         me, boot = Proc(os.getpid()), read_file("/proc/sys/kernel/random/boot_id").decode().strip()
-        self.spec, self.began, self.group = json.loads(read_file("spec.json")), (time.time(), time.monotonic()), ""
+        self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "boot_id": boot}
+        self.mine |= {"pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
+        self.output, self.tree, self.group, (self.status, self.status_w) = Output(), Tree(), "", os.pipe()
+        self.tree.members()  # to have copied by now, and not at the start, the pages that a supervisor writes to
+        self.publish(json.loads('"/dev/null"'), "w")
+
+    def begin(self, folder: str) -> None:
+        """Raises where nothing can be run: then no exit.json will come."""
+        if self.lacking:
+            raise OSError("this kernel has no child subreaper")
+        os.chdir(folder)
+        self.spec, self.began = json.loads(read_file("spec.json")), (time.time(), time.monotonic())
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
-        self.output, self.tree, (self.status, self.status_w) = Output(self.spec.get("nudge")), Tree(), os.pipe()
-        with open(RESERVE, "a") as file:
-            os.posix_fallocate(file.fileno(), 0, 16384)
-        self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "started_at": self.began[0]}
-        self.mine |= {"boot_id": boot, "pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
+        self.output.open(self.spec.get("nudge"))
+        self.mine["started_at"] = self.began[0]
         self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
 
     def publish(self, path: str, mode: str) -> None:
         with open(path, mode) as file:  # not fsynced: after a power cut another boot id makes all of it void
-            json.dump(self.mine, file)
+            file.write(json.dumps(self.mine))
 
     def fork(self) -> int:
         """Into a new cgroup where one can be made: clone3 puts the child there from its first instruction, without the
@@ -270,9 +280,7 @@ class Attempt:
             os.setsid()
             os.dup2(self.output.out_w, 1)
             os.dup2(self.output.err_w, 2)
-            for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, self.status_w}:
-                os.closerange(fd, fd + 1)  # unlike close, says nothing of the listing's own descriptor, which is gone
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            for number in IGNORED:  # the others are at their default; descriptors are close-on-exec, all of them
                 signal.signal(number, signal.SIG_DFL)
             os.umask(os.umask(0) if spec.get("umask") is None else spec["umask"])
             doing, hint = f"enter {spec['cwd']}", "create it on this host, or name another working directory with --cwd"
@@ -294,6 +302,8 @@ class Attempt:
             self.become_command()
         for fd in (self.status_w, self.output.out_w, self.output.err_w):
             os.close(fd)
+        with suppress(OSError), open(RESERVE, "a") as file:  # without it a full disk is waited for, at the end
+            os.posix_fallocate(file.fileno(), 0, 16384)
         _thread.start_new_thread(self.output.run, ())
         self.mine |= {"leader_pid": self.tree.leader, "leader_start_ticks": Proc(self.tree.leader).start}
         self.mine |= {"control": "cgroup2" if self.tree.cgroup else "subreaper", "cgroup": self.tree.cgroup or None}
@@ -343,14 +353,26 @@ def reply(control: socket.socket, request: bytes, **said: object) -> None:
         control.send(json.dumps({"dir": json.loads(request)["dir"], **said}).encode(), socket.MSG_DONTWAIT)
 
 
-def supervise(control: socket.socket, request: bytes) -> None:
-    """The life of one supervisor. What it raises means that nothing was run, and nothing will be."""
-    os.chdir(json.loads(request)["dir"])
+def supervise(control: socket.socket, went: int) -> None:
+    """The life of one supervisor: waits for the next request, and owns that attempt to its end."""
     attempt, trouble = Attempt(), None
+    request, claims, flags, _ = socket.recv_fds(control, 65536, 250)
+    for fd in claims:
+        os.set_inheritable(fd, False)  # recv_fds of Python 3.11 passes no flags on, so MSG_CMSG_CLOEXEC does nothing
+    if not request:
+        os.write(went, b".")  # the agent is gone
+        return None
+    try:
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("not all claims arrived: raise the agent's ulimit -n")
+        attempt.begin(json.loads(request)["dir"])
+    except Exception as e:
+        return reply(control, request, ok=False, error=f"{type(e).__name__}: {e}")
     try:
         attempt.start()
         reply(control, request, ok=True, **{key: attempt.mine[key] for key in ("pid", "start_ticks", "leader_pid")})
         control.close()
+        os.write(went, b"+")  # only now: the fork of the next one would have slowed this start
         attempt.tree.watch(attempt.grace)
     except Exception as e:
         trouble = f"the supervisor failed, and ended the job: {type(e).__name__}: {e}"
@@ -359,41 +381,37 @@ def supervise(control: socket.socket, request: bytes) -> None:
         os.rmdir(attempt.group)
     attempt.output.finish()
     write_exit(attempt.outcome(trouble))
-    attempt.output.nudge("exit")
+    return attempt.output.nudge("exit")
 
 
 def serve() -> None:
-    """The spawner: one request, one supervisor, which is nobody's child. Ends with the agent's end of the socket."""
+    """The spawner: keeps one supervisor ahead, which takes the next request. Ends with the agent's end of the socket"""
     control, null = socket.socket(fileno=os.dup(0)), os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for number in {signal.SIGHUP, signal.SIGINT} | GATED:
-        signal.signal(number, signal.SIG_DFL if number in GATED else signal.SIG_IGN)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN if number in {*IGNORED, signal.SIGCHLD} else signal.SIG_DFL)
     gc.disable()  # nothing here makes cycles, and a collection would copy the pages that supervisors share
-    while True:
-        request, claims, flags, _ = socket.recv_fds(control, 65536, 250, socket.MSG_CMSG_CLOEXEC)
-        if not request:
-            return
+    said = b"+"
+    while said != b".":
+        time.sleep(0 if said else 0.1)  # nothing said: it could not be forked, or died
+        pid, (coming, went) = -1, os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, GATED)
-        pid = -1
         try:
             pid = os.fork()
             if pid == 0:
-                if flags & socket.MSG_CTRUNC:
-                    raise OSError("not all claims arrived: raise the agent's ulimit -n")
                 os.setsid()
-                if os.fork() == 0:
-                    supervise(control, request)
-        except BaseException as e:
-            reply(control, request, ok=False, error=f"{type(e).__name__}: {e}")
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                supervise(control, went)
+        except OSError:
+            pass
         finally:
             if pid == 0:
                 os._exit(0)
-        if pid > 0:
-            os.waitpid(pid, 0)
-        for fd in claims:
-            os.close(fd)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GATED)
+        os.close(went)
+        said = os.read(coming, 1)
+        os.close(coming)
 
 
 if __name__ == "__main__":
