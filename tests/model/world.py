@@ -53,8 +53,8 @@ class Host:
     boot: int = 1
     alive: list[Process] = field(default_factory=list)
     foreign: set[str] = field(default_factory=set)
-    exits: dict[r.Key, Outcome] = field(default_factory=dict)
-    ever_started: set[r.Key] = field(default_factory=set)
+    exits: dict[tuple[r.Key, int], Outcome] = field(default_factory=dict)
+    ever_started: set[tuple[r.Key, int]] = field(default_factory=set)
     journal: list[r.AgentEvent] = field(default_factory=list)
     agent: core.AgentState | None = None
     effects: list[r.Effect] = field(default_factory=list)
@@ -216,13 +216,13 @@ class World:
         if attempt.phase == "ended":
             if attempt.unproved:
                 host.effects.append(r.Look(attempt.key))
-        elif attempt.key in host.exits:
-            self._tell(host, r.Ended(*attempt.key, host.exits[attempt.key], 0))
+        elif _run_of(attempt) in host.exits:
+            self._tell(host, r.Ended(*attempt.key, host.exits[_run_of(attempt)], 0))
         elif any(p.supervised for p in running):
             self._tell(host, r.Started(*attempt.key, (1, 1), 7))
             if attempt.stop is not None:
                 host.effects.append(r.Signal(attempt.key))
-        elif attempt.phase == "accepted" and attempt.key not in host.ever_started:
+        elif attempt.phase == "accepted" and _run_of(attempt) not in host.ever_started:
             host.effects.append(r.Spawn(attempt.key))
         elif not running:
             lost = Outcome(Ending.LOST, cause="lost_cause_not_established")
@@ -260,7 +260,7 @@ class World:
     def _spawn(self, host: Host, key: r.Key) -> None:
         assert host.agent is not None
         attempt = host.agent.attempts.get(key)
-        if attempt is None or attempt.phase != "accepted" or key in host.ever_started:
+        if attempt is None or attempt.phase != "accepted" or _run_of(attempt) in host.ever_started:
             return
         if attempt.stop is not None:  # the stop came between the acceptance and the start
             self._tell(host, r.NotStarted(*key, attempt.stop))
@@ -275,7 +275,7 @@ class World:
             check(not stories, "I1", f"{key} starts on {uuid} beside {stories}")
         check((host.name, *key) not in self.stopped, "I12", f"{key} starts after its stop was accepted")
         check(self.terminal.get(key[0]) is None or self.restored, "I12", f"{key} starts after it ended")
-        host.ever_started.add(key)
+        host.ever_started.add(_run_of(attempt))
         self.starts.append(key)
         host.alive.append(Process(key[0], key[1], tokens))
         self._tell(host, r.Started(*key, (1, 1), 7))
@@ -410,7 +410,7 @@ class World:
         host.alive.remove(process)
         key = (process.job, process.attempt)
         outcome = Outcome(Ending.SIGNALED, signal=15) if process.stopping else Outcome(Ending.EXITED, code)
-        host.exits[key] = self.observed_exit[key] = outcome
+        host.exits[(key, max(process.tokens.values()))] = self.observed_exit[key] = outcome
         if host.agent is not None:
             self._tell(host, r.Ended(*key, outcome, 0))
 
@@ -523,6 +523,11 @@ class World:
     @staticmethod
     def _can_prove(host: Host) -> bool:
         return all(p.supervised for p in host.alive) and not host.foreign
+
+
+def _run_of(attempt: r.Attempt) -> tuple[r.Key, int]:
+    """One run on a host. After a restored ledger the same attempt number may come again, under a higher token."""
+    return attempt.key, max(grant.token for grant in attempt.grants)
 
 
 def _bare(record: object) -> object:

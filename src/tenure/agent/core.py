@@ -88,6 +88,8 @@ def _why_not(state: AgentState, grants: tuple[Grant, ...]) -> str:
 
 def _stop(state: AgentState, message: StopJob) -> Decision:
     attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None and not message.grants:
+        return [], []  # it was to be stopped because no lease covers it, and it is gone already
     if attempt is None:
         # Declining raises the high-water tokens: a stop fences too, and no later start of this attempt runs (I5, I12).
         never_seen = all(grant.token > state.high_water.get(grant.uuid, 0) for grant in message.grants)

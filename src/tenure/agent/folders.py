@@ -21,12 +21,28 @@ _KEPT = frozenset({"samples.log", "exit.json", "supervisor.json"})
 
 def prepare(folder: Path, spec: Mapping[str, Any]) -> None:
     """Makes the folder and its scratch, and writes the spec. Doing it again for the same attempt changes nothing."""
+    if (folder / "supervisor.json").exists() and not (folder / "spec.json").exists():
+        _set_aside(folder)
     (folder / "scratch").mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = folder / ".spec.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as out:
         out.write(json.dumps(spec).encode())
     temporary.rename(folder / "spec.json")
+
+
+def _set_aside(folder: Path) -> None:
+    """Moves away what is left of an attempt that was over and discarded.
+
+    Its number comes again only where the controller's ledger was restored from an old copy; its exit record must not
+    be taken for that of the new run.
+    """
+    for number in range(1, 1000):
+        target = folder.with_name(f"{folder.name}.before-{number}")
+        if not target.exists():
+            folder.rename(target)
+            return
+    raise FileExistsError(f"{folder} was set aside too often")
 
 
 def read_exit(folder: Path) -> dict[str, Any] | None:
