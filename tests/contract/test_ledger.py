@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 
@@ -166,6 +167,16 @@ def test_a_granted_job_goes_on_after_a_restart(store: Store) -> None:
     assert book.state.jobs == {}
     assert disagreements(book.ledger, book.state) == []
     book.ledger.close()
+
+
+def test_two_names_that_swap_their_devices(book: Book) -> None:
+    book.do(world.register())
+    command = world.register()
+    one, two = command.devices
+    swapped = (dataclasses.replace(one, uuid=two.uuid), dataclasses.replace(two, uuid=one.uuid))
+    book.do(dataclasses.replace(command, devices=swapped))
+    assert book.state.uuids == {"GPU-h-0": "h:gpu1", "GPU-h-1": "h:gpu0"}
+    assert disagreements(book.ledger, book.state) == []
 
 
 def test_the_database_refuses_a_second_live_lease_of_a_device(book: Book) -> None:

@@ -139,7 +139,8 @@ def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
             facts=event.facts,
         )
     else:
-        state.uuids.pop(before.uuid, None)
+        if state.uuids.get(before.uuid) == event.device:  # two names that swap: the other one may have it already
+            del state.uuids[before.uuid]
         state.devices_of_agent[before.agent].discard(event.device)
         device = replaced(
             before,
