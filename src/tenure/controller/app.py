@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from tenure import __version__
 from tenure.controller.guard import Guard
 from tenure.controller.logs import Log
+from tenure.controller.loops.address import keep_address
 from tenure.controller.loops.contact import CLOSED_S, PERIOD_S, SILENT_S, watch_contact
 from tenure.controller.loops.keeper import keep_agent, stop_agent
 from tenure.controller.loops.timeouts import watch_timeouts
@@ -141,6 +142,12 @@ class Server(uvicorn.Server):
         await self.on_tick(0)
         await self._leaving.wait()
 
+    async def listen_too(self, listening: socket.socket) -> None:
+        """Serves on one more socket, which is closed with the others."""
+        before = self.servers
+        await self.startup(sockets=[listening])  # makes the list of servers anew
+        self.servers += before
+
     def leave(self) -> None:
         """Lets ``serve`` return once every connection has had its answer."""
         self.should_exit = True
@@ -179,6 +186,7 @@ async def serve(service: Controller, listening: socket.socket, *, embedded: bool
             loops: list[Coroutine[Any, Any, None]] = [
                 watch_contact(service, timing.silent_s, timing.closed_s, timing.period_s),
                 watch_timeouts(service),
+                keep_address(service, server.listen_too),
                 _stop_when_told(service, server, embedded),
             ]
             if embedded:
