@@ -4,17 +4,13 @@
 
 The promise: **exit.json exists => no process of the tree is alive.** A child subreaper inherits every orphan below it,
 and a process that is gone has no children; so when waitpid(-1) answers ECHILD no descendant is left, whatever forked,
-changed its session, its name or its descriptors. Where there is a cgroup v2, cgroup.kill ends a fork storm in one
-stroke, and "populated 0" is asked for as well.
+changed its session, its name or its descriptors. A cgroup v2, where there is one, adds cgroup.kill and "populated 0".
 
-A stop (SIGTERM: TERM to every member, grace, then KILL; SIGUSR1: KILL now) never waits for output or a disk: the main
-thread owns signals and children and touches nothing but /proc and the cgroup until the tree is gone; one thread moves
-the output. Signals are blocked from before the fork and fetched with sigtimedwait: without a handler there is no
-instant at which a stop could come too early. Run with -I -S; pathlib and typing would double start-up time and memory.
+A stop (SIGTERM: TERM to all, grace, then KILL; SIGUSR1: KILL now) never waits for output or a disk: the main thread
+owns signals and children and touches nothing but /proc and the cgroup until the tree is gone; one thread moves output.
+Signals are blocked from before the fork and fetched with sigtimedwait, so that none can come too early for a handler.
 """
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH109, PTH116, PTH119, PTH120, PTH208
-
-from __future__ import annotations
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH119, PTH120, PTH208
 
 import _thread
 import ctypes
@@ -62,9 +58,8 @@ class Tree:
     """The command and everything below it: who is there, how they are signalled and reaped, and the proof of none."""
 
     def __init__(self) -> None:
-        self.me, self.leader, self.status, self.cgroup = os.getpid(), 0, 0, ""
-        self.over, self.ended = False, (time.time(), time.monotonic())  # the leader's end, in UTC and monotonic seconds
-        self.stopped, self.killed, self.stragglers = False, False, 0
+        self.me, self.leader, self.status, self.cgroup, self.ended = os.getpid(), 0, 0, "", (0.0, 0.0)
+        self.over, self.stopped, self.killed, self.stragglers = False, False, False, 0  # over: the leader has ended
 
     def members(self) -> list[Proc]:
         """Every process below this one, dead ones not yet reaped included, parents before their children."""
@@ -120,13 +115,11 @@ class Tree:
             if self.cgroup:
                 with suppress(OSError), open(f"{self.cgroup}/cgroup.kill", "w") as file:
                     file.write("1")  # forks in flight included
-            # A process group is signalled in one stroke, forks in flight included. Groups of our own children only:
-            # a child that we have not reaped pins the group's number, so that it can be nobody else's.
+            # A group dies in one stroke as well. Only those of children not yet reaped, which keep the number theirs.
             for group in {p.pgid for p in found if p.ppid == self.me} - {os.getpgrp()}:
                 with suppress(OSError):  # nobody left in it
                     os.killpg(group, signal.SIGKILL)
-            # One that forks, leaves its group and exits outruns these rounds: kill children as soon as they are ours.
-            for _ in range(200 if pause < 0.1 else 1):
+            for _ in range(200 if pause < 0.1 else 1):  # one that forks, leaves its group and exits outruns the rounds
                 with suppress(OSError):  # not permitted, or a kernel without CONFIG_PROC_CHILDREN
                     for pid in read_file(f"/proc/self/task/{self.me}/children").split():
                         os.kill(int(pid), signal.SIGKILL)
@@ -146,15 +139,14 @@ class Tree:
                 self.kill_everything()
                 break
             got = signal.sigtimedwait(GATED, left)
-            if got is None or got.si_signo == signal.SIGCHLD:
-                continue
-            self.reap()  # an end that came before the stop is an end of its own
-            first, self.stopped = not (self.stopped or self.over), self.stopped or not self.over
-            if got.si_signo == signal.SIGUSR1:
-                deadline = 0.0
-            elif first:
-                self.tell(signal.SIGTERM, signal.SIGCONT)
-                deadline = time.monotonic() + grace
+            if got and got.si_signo != signal.SIGCHLD:
+                self.reap()  # an end that came before the stop is an end of its own
+                first, self.stopped = not (self.stopped or self.over), self.stopped or not self.over
+                if got.si_signo == signal.SIGUSR1:
+                    deadline = 0.0
+                elif first:
+                    self.tell(signal.SIGTERM, signal.SIGCONT)
+                    deadline = time.monotonic() + grace
 
 
 class Output:
@@ -169,17 +161,16 @@ class Output:
         self.bell, self.nudge_path = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), ""
         self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
 
-    def open(self, nudge: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    def open(self, folder: str, nudge: str) -> None:
+        self.folder, flags = folder, os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
         with suppress(OSError, TypeError):  # nobody to wake; an address holds 107 bytes, hence the detour
             self.nudge_path = f"/proc/self/fd/{os.open(os.path.dirname(nudge), os.O_PATH)}/{os.path.basename(nudge)}"
 
     def nudge(self, what: str) -> None:
-        if self.nudge_path:
-            with suppress(OSError):  # the agent is away, or has ten of them to read: it polls as well
-                text = json.dumps({"dir": os.getcwd(), "what": what}).encode()
-                self.bell.sendto(text, socket.MSG_DONTWAIT, self.nudge_path)
+        with suppress(OSError):  # nobody listens, or has ten of them to read already: the agent polls as well
+            text = json.dumps({"dir": self.folder, "what": what}).encode()
+            self.bell.sendto(text, socket.MSG_DONTWAIT, self.nudge_path)
 
     def run(self) -> None:
         with self.done:
@@ -199,9 +190,7 @@ class Output:
         os.write(self.wake_w, b"x")
         self.done.acquire()  # for good: if the thread could not be started, or not yet, this does its work
         for fd in self.streams:
-            for _ in range(DRAIN):
-                if self.move(fd) <= 0:
-                    break
+            any(self.move(fd) <= 0 for _ in range(DRAIN))
         for fd in (self.data, self.index, os.open(".", os.O_RDONLY)):  # the folder: their names, before exit.json's
             try:
                 os.fsync(fd)
@@ -231,11 +220,11 @@ class Output:
 
 
 class Attempt:
-    """One attempt, from the request to exit.json. The supervisor's working directory is the attempt's folder."""
+    """One attempt, to its exit.json. Works in the attempt's folder; __init__ is what can be done ahead of a request."""
 
     def __init__(self) -> None:
-        """Whatever can be done before there is a request."""
-        self.lacking = LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0)
+        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
         me, boot = Proc(os.getpid()), read_file("/proc/sys/kernel/random/boot_id").decode().strip()
         self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "boot_id": boot}
         self.mine |= {"pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
@@ -243,14 +232,12 @@ class Attempt:
         self.tree.members()  # to have copied by now, and not at the start, the pages that a supervisor writes to
         self.publish(json.loads('"/dev/null"'), "w")
 
-    def begin(self, folder: str) -> None:
-        """Raises where nothing can be run: then no exit.json will come."""
-        if self.lacking:
-            raise OSError("this kernel has no child subreaper")
+    def begin(self, folder: str) -> None:  # what it raises means: nothing will be run, and no exit.json comes
         os.chdir(folder)
-        self.spec, self.began = json.loads(read_file("spec.json")), (time.time(), time.monotonic())
+        self.spec = json.loads(read_file("spec.json"))
+        self.began = self.tree.ended = time.time(), time.monotonic()
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
-        self.output.open(self.spec.get("nudge"))
+        self.output.open(folder, self.spec.get("nudge"))
         self.mine["started_at"] = self.began[0]
         self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
 
@@ -259,8 +246,7 @@ class Attempt:
             file.write(json.dumps(self.mine))
 
     def fork(self) -> int:
-        """Into a new cgroup where one can be made: clone3 puts the child there from its first instruction, without the
-        milliseconds that moving a running process costs. Where that fails the subreaper alone has to do."""
+        """Into a cgroup where one can be made: by clone3, which spares the milliseconds that moving a process costs."""
         if parent := self.spec.get("cgroup_parent"):
             with suppress(OSError):
                 self.group = f"{parent}/tenure-{self.spec['job']}.{self.spec['attempt']}"
@@ -293,8 +279,7 @@ class Attempt:
                 code, hint = 127, "check the name, PATH, and what its #! line names, as this host sees them"
             text = f"cannot {doing}: {getattr(e, 'strerror', None) or e}; {hint}"
             os.write(self.status_w, json.dumps({"code": code, "error": text[:600]}).encode())
-        finally:
-            os._exit(code)
+        os._exit(code)
 
     def start(self) -> None:
         self.tree.leader = self.fork()
@@ -319,16 +304,17 @@ class Attempt:
         signaled = failure is None and os.WIFSIGNALED(tree.status)
         kind = "spawn_failed" if failure else "signaled" if signaled else "exited"
         code = failure["code"] if failure else None if signaled else os.WEXITSTATUS(tree.status)
-        number = os.WTERMSIG(tree.status) if signaled else None
-        record: dict[str, object] = {"v": 1, **self.names, "kind": kind, "code": code, "signal": number}
+        with suppress(OSError):
+            os.rmdir(self.group)
+        record: dict[str, object] = {"v": 1, **self.names, "kind": kind, "code": code}
         record |= {"error": failure["error"] if failure else trouble, "stopped": tree.stopped, "killed": tree.killed}
-        record |= {"stragglers": tree.stragglers, "tree_empty": True, "boot_id": self.mine["boot_id"]}
+        record |= {"signal": os.WTERMSIG(tree.status) if signaled else None, "stragglers": tree.stragglers}
         record |= {"started_at": self.began[0], "ended_at": tree.ended[0], "wall_s": tree.ended[1] - self.began[1]}
         record |= {"output_bytes": output.size, "stdout_bytes": output.seen[1], "stderr_bytes": output.seen[2]}
-        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None}
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024  # the child was a copy of this one until exec
-        peak = usage.ru_maxrss if usage.ru_maxrss > floor else None
-        return record | {"max_rss_kb": peak, "cpu_s": usage.ru_utime + usage.ru_stime}
+        peak, cpu = usage.ru_maxrss if usage.ru_maxrss > floor else None, usage.ru_utime + usage.ru_stime
+        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None}
+        return record | {"max_rss_kb": peak, "cpu_s": cpu, "boot_id": self.mine["boot_id"], "tree_empty": True}
 
 
 def write_exit(record: dict[str, object]) -> None:
@@ -355,19 +341,22 @@ def reply(control: socket.socket, request: bytes, **said: object) -> None:
 
 def supervise(control: socket.socket, went: int) -> None:
     """The life of one supervisor: waits for the next request, and owns that attempt to its end."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     attempt, trouble = Attempt(), None
     request, claims, flags, _ = socket.recv_fds(control, 65536, 250)
     for fd in claims:
         os.set_inheritable(fd, False)  # recv_fds of Python 3.11 passes no flags on, so MSG_CMSG_CLOEXEC does nothing
     if not request:
         os.write(went, b".")  # the agent is gone
-        return None
+        return
     try:
         if flags & socket.MSG_CTRUNC:
             raise OSError("not all claims arrived: raise the agent's ulimit -n")
         attempt.begin(json.loads(request)["dir"])
     except Exception as e:
-        return reply(control, request, ok=False, error=f"{type(e).__name__}: {e}")
+        reply(control, request, ok=False, error=f"{type(e).__name__}: {e}")
+        return
     try:
         attempt.start()
         reply(control, request, ok=True, **{key: attempt.mine[key] for key in ("pid", "start_ticks", "leader_pid")})
@@ -377,11 +366,9 @@ def supervise(control: socket.socket, went: int) -> None:
     except Exception as e:
         trouble = f"the supervisor failed, and ended the job: {type(e).__name__}: {e}"
         attempt.tree.kill_everything()
-    with suppress(OSError):
-        os.rmdir(attempt.group)
     attempt.output.finish()
     write_exit(attempt.outcome(trouble))
-    return attempt.output.nudge("exit")
+    attempt.output.nudge("exit")
 
 
 def serve() -> None:
@@ -394,20 +381,15 @@ def serve() -> None:
     gc.disable()  # nothing here makes cycles, and a collection would copy the pages that supervisors share
     said = b"+"
     while said != b".":
-        time.sleep(0 if said else 0.1)  # nothing said: it could not be forked, or died
-        pid, (coming, went) = -1, os.pipe()
+        time.sleep(0 if said else 0.1)  # nothing said: it died, or could not be forked
+        coming, went = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, GATED)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                os.setsid()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                supervise(control, went)
-        except OSError:
-            pass
-        finally:
-            if pid == 0:
-                os._exit(0)
+        with suppress(OSError):
+            if os.fork() == 0:
+                try:
+                    supervise(control, went)
+                finally:
+                    os._exit(0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GATED)
         os.close(went)
         said = os.read(coming, 1)

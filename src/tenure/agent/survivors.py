@@ -78,9 +78,9 @@ class _Stat:
 def census(job: str, attempt: int, identity: Identity | None) -> Census:
     """Looks once. ``identity`` is that of the dead supervisor, from supervisor.json; None where there was none.
 
-    Processes that began before the supervisor cannot be of its tree and are passed over.
+    Processes that began before the command (or, where that is not known, its supervisor) are passed over.
     """
-    since = identity.start_ticks if identity else 0
+    since = (identity.leader_start_ticks or identity.start_ticks) if identity else 0
     table = {p.pid: p for p in map(_stat, _pids()) if p and p.alive and p.start >= since and p.pid != os.getpid()}
     signs: dict[int, Sign] = {}
     inside = cgroup_pids(Path(identity.cgroup)) if identity and identity.cgroup else None
