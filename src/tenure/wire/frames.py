@@ -67,8 +67,8 @@ def plain(record: Any) -> Any:
 
 
 def dumps(frame: Mapping[str, Any]) -> str:
-    """One text frame."""
-    return json.dumps(frame, separators=(",", ":"), ensure_ascii=False)
+    """One text frame. Escapes keep lone surrogates, which argv and file names may hold, out of the UTF-8 it is sent in."""
+    return json.dumps(frame, separators=(",", ":"))
 
 
 def loads(text: str | bytes) -> dict[str, Any]:
