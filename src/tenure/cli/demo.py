@@ -134,8 +134,14 @@ def _simulated(demo: Demo) -> int:
 
 
 def _evidence(demo: Demo, job: dict[str, Any]) -> None:
-    folder = next((demo.home / "machines").glob(f"*/agent/attempts/{job['id']}.{job['attempt']}"), None)
-    print(f"\nevidence: {clean(job['evidence'] or folder or 'none is kept for this job')}")
+    """Where it is kept: the samples of a GPU's use; of any job its output, and its events in the ledger."""
+    machines = demo.home / "machines"
+    output = next(machines.glob(f"*/controller/output/{job['id']}.{job['attempt']}.bin"), None)
+    ledger = next(machines.glob("*/controller/ledger.db"), None)
+    print()
+    for what, path in (("samples", job["evidence"]), ("output", output), ("events", ledger)):
+        if path:
+            print(f"evidence, {what}: {clean(path)}")
 
 
 def _further(demo: Demo) -> None:

@@ -103,11 +103,16 @@ def use_words(job: Mapping[str, Any]) -> str:
     if use is not None and use.get("verdict") == "not_applicable":
         return "no GPU was leased"
     if use is None:
-        cpu_only = all(str(name).rpartition(":")[2].startswith("cpu") for name in devices)
-        return "no GPU was leased" if cpu_only else "GPU use: unknown, no verdict was recorded"
+        return "no GPU was leased" if cpu_only(job) else "GPU use: unknown, no verdict was recorded"
     count = len(job.get("simulated") or ())
     aside = f" ({'' if count == len(devices) else f'{count} '}simulated)" if count else ""
     return f"GPU use{aside}: {use.get('words') or use.get('verdict')}"
+
+
+def cpu_only(job: Mapping[str, Any]) -> bool:
+    """Whether devices were leased and none of them was a GPU."""
+    devices = [str(name).rpartition(":")[2] for name in job.get("devices") or ()]
+    return bool(devices) and all(name.startswith("cpu") for name in devices)
 
 
 def finish(job: Mapping[str, Any], *, quiet: bool, json: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tenure.cli import session
+from tenure.cli import session, streaming
 from tenure.cli.options import Command, Given
 from tenure.cli.text import clean, say
 from tenure.domain import use as uses
@@ -17,17 +17,19 @@ COMMAND = Command(
     "Print the verdict of a job's use of its devices, with the evidence line by line.",
     least=1,
     most=1,
-    more="Exit status: 0 used; 1 not used, used in part, or a context without work; 2 unknown.",
+    more="Exit status: 0 used; 1 not used, used in part, or a context without work; 2 unknown, or no GPU leased.",
 )
 UNKNOWN = 2
 
 
 def main(given: Given) -> int:
-    """Exit status 0 used (or no GPU leased), 1 not used, partial or context idle, 2 unknown."""
+    """Exit status 0 used, 1 not used, partial or context idle, 2 unknown, or no verdict to give."""
     job = session.transport().call("GET", f"/v1/jobs/{quote(given.words[0])}")
     use, code = job["use"], UNKNOWN
     lines = ["verdict: unknown", "no verdict was recorded for this job"]
-    if use is not None:
+    if use is None and streaming.cpu_only(job):
+        lines = ["verdict: not applicable", "no GPU was leased"]
+    elif use is not None:
         try:
             verdict = uses.job_verdict_from_dict(use)
         except ValueError as error:
