@@ -25,7 +25,9 @@ from tenure.domain.job import Ending, JobSpec, Outcome
 from tenure.ledger import Committed, Ledger, Writer
 
 OUTCOME = Outcome(Ending.EXITED, 0, stats={"cpu_s": 1.25, "max_rss_kb": 102400})
-SPEC = JobSpec(("python", "train.py"), cwd="/tmp", env={"PATH": "/usr/bin:/bin", "HOME": "/home/ann", "LANG": "C.UTF-8"})
+SPEC = JobSpec(
+    ("python", "train.py"), cwd="/tmp", env={"PATH": "/usr/bin:/bin", "HOME": "/home/ann", "LANG": "C.UTF-8"}
+)
 
 
 class Load:
