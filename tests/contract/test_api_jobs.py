@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-async def _cut_off(world: World, body: dict[str, object]) -> None:
+async def _cut_off(world: World, body: Mapping[str, object]) -> None:
     """Submits and is gone before the answer comes."""
     data = json.dumps(body).encode()
     _, writer = await asyncio.open_unix_connection(world.path)

@@ -67,7 +67,7 @@ def plain(record: Any) -> Any:
 
 
 def dumps(frame: Mapping[str, Any]) -> str:
-    """One text frame. Escapes keep lone surrogates, which argv and file names may hold, out of the UTF-8 it is sent in."""
+    """One text frame. Escapes keep lone surrogates, which argv and file names may hold, out of UTF-8."""
     return json.dumps(frame, separators=(",", ":"))
 
 
