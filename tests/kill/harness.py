@@ -280,14 +280,16 @@ class Home:
 
 @contextlib.contextmanager
 def homes() -> Iterator[Callable[..., Home]]:
-    """A maker of homes under one short folder in /tmp; all are torn down, and the folder goes, at the end."""
+    """A maker of homes under one short folder in /tmp, or at a ``place`` given; all are torn down, and the folder goes,
+    at the end."""
     root = Path(tempfile.mkdtemp(prefix="tk-", dir="/tmp"))
     root.chmod(0o755)
     made: list[Home] = []
 
-    def make(name: str = "a", **settings: Any) -> Home:
-        place = root / name
-        place.mkdir()
+    def make(name: str = "a", *, place: Path | None = None, **settings: Any) -> Home:
+        if place is None:
+            place = root / name
+            place.mkdir()
         made.append(Home.make(place, **settings))
         return made[-1]
 

@@ -80,7 +80,9 @@ class Pair:
 
 
 def _as_nobody() -> tuple[str, ...]:
-    look = [sys.executable, "-c", "import tenure.controller.app"]
+    # Twice: the first is executed while setpriv itself still may read everything.
+    again = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import tenure.controller.app'], check=True)"
+    look = [sys.executable, "-c", again]
     env = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PATH": os.environ["PATH"]}
     for more in ((), MAY_READ):
         command = [*AS_NOBODY, *more, *look]

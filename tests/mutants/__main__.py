@@ -24,7 +24,8 @@ DEADLINE_S = 600
 
 def run_tests(source: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Runs tests against a copy of the source; the exit code and what was printed."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "TENURE_MODEL_SEEDS": "40"}
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"TENURE_MODEL_SEEDS": "40", "TENURE_KILLS": "36"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
         done = subprocess.run(

@@ -5,6 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MODEL = ("tests/model",)
+KILLS = ("tests/kill/test_no_early_free.py",)
+
+#: A supervisor that signals its leader alone, and takes the leader's end for that of the tree.
+_LEADER_ALONE = (
+    (
+        '            return self.reap() and not (self.cgroup and b"populated 1" in'
+        ' read_file(f"{self.cgroup}/cgroup.events"))',
+        "            return self.reap() or self.over",
+    ),
+    (
+        "        found = self.members()\n        for p in found:  # it may end first;",
+        "        found = [p for p in self.members() if p.pid == self.leader]\n"
+        "        for p in found:  # it may end first;",
+    ),
+    (
+        '            if self.cgroup:\n                with suppress(OSError), open(f"{self.cgroup}/cgroup.kill", "w")',
+        '            if False:\n                with suppress(OSError), open(f"{self.cgroup}/cgroup.kill", "w")',
+    ),
+    ("            for _ in range(200 if pause < 0.1 else 1):", "            for _ in range(0):"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +110,9 @@ MUTANTS = (
                 "    leases = [lease for lease in state.leases.values() if lease.device in report.tokens]\n"
                 "    if not leases:",
             ),
-            Edit("domain/reports.py", "        if report.tokens.get(lease.device) != lease.token:", "        if False:"),
+            Edit(
+                "domain/reports.py", "        if report.tokens.get(lease.device) != lease.token:", "        if False:"
+            ),
             Edit(
                 "domain/reports.py",
                 "    _current(state, report)\n    job = state.jobs.get(report.job)\n"
@@ -151,5 +173,22 @@ MUTANTS = (
                 "    return events, effects",
             ),
         ),
+    ),
+    Mutant(
+        "kill the leader only",
+        (
+            *(Edit("agent/supervisor.py", old, new) for old, new in _LEADER_ALONE),
+            Edit(
+                "agent/supervisor.py",
+                "                    os.killpg(group, signal.SIGKILL)",
+                "                    pass",
+            ),
+        ),
+        KILLS,
+    ),
+    Mutant(
+        "kill the leader's process group only",
+        tuple(Edit("agent/supervisor.py", old, new) for old, new in _LEADER_ALONE),
+        KILLS,
     ),
 )
