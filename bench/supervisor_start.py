@@ -86,7 +86,7 @@ async def measure(root: Path, clock: str, starts: int, parent: str | None, pause
 def main() -> None:
     starts = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     print(f"{starts} starts, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    for parent, pause_s in ((None, 0.02), (None, 0.0), (cgroups.probe().parent, 0.02)):
+    for parent, pause_s in ((None, 0.01), (None, 0.0), (cgroups.probe().parent, 0.01)):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             (root / "clock.c").write_text(CLOCK)

@@ -229,8 +229,7 @@ class Attempt:
         self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "boot_id": boot}
         self.mine |= {"pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
         self.output, self.tree, self.group, (self.status, self.status_w) = Output(), Tree(), "", os.pipe()
-        self.tree.members()  # to have copied by now, and not at the start, the pages that a supervisor writes to
-        self.publish(json.loads('"/dev/null"'), "w")
+        self.publish(json.loads('"/dev/null"'), "w")  # so that pages are copied (on write) now, and not at the start
 
     def begin(self, folder: str) -> None:  # what it raises means: nothing will be run, and no exit.json comes
         os.chdir(folder)
