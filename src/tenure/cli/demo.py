@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -65,7 +66,9 @@ class Demo:
 def main() -> int:
     """Exit status 0 where the main job came out as it should."""
     sim = os.environ.get("TENURE_DEMO_SIM", "").strip()
-    demo = Demo(Path.cwd() / ".tenure" / "demo", sim)
+    # One home for each set of devices: what another run simulated would stand here as cards that are gone.
+    name = "demo-" + re.sub(r"[^A-Za-z0-9]+", "-", sim) if sim else "demo"
+    demo = Demo(Path.cwd() / ".tenure" / name, sim)
     began = time.monotonic()
     print(f"Tenure on this machine. Its state lies in {clean(demo.home)}: TENURE_HOME, for this run alone.", flush=True)
     demo.rc("down", "--leave", shown=False)  # what a demo that was cut short left behind

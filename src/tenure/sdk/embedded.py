@@ -209,17 +209,21 @@ def write_options(paths: Layout, options: Mapping[str, Any]) -> None:
     before = read_options(paths)
     sim = options.get("sim")
     if sim:
-        _prepare_simulation(paths, str(sim), keep=before.get("sim") == sim)
+        _prepare_simulation(paths, str(sim))
     write_atomic(options_file(paths), json.dumps({**before, **options}, indent=1).encode() + b"\n")
 
 
-def _prepare_simulation(paths: Layout, spec: str, *, keep: bool) -> None:
+def _prepare_simulation(paths: Layout, spec: str) -> None:
     """The library with NVML's ABI and what it answers. The same spec as before keeps its devices' UUIDs."""
     from tenure.testing.nvml import Scenario, build
 
     build(paths.sim)
-    if not (keep and paths.sim_scenario.exists()):
-        Scenario.create(paths.sim_scenario, spec)
+    made_for = paths.sim / "made_for"
+    # The same devices come back with the same names and UUIDs: new ones beside them would look like cards that broke.
+    if paths.sim_scenario.exists() and made_for.exists() and made_for.read_text("utf-8") == spec:
+        return
+    Scenario.create(paths.sim_scenario, spec)
+    made_for.write_text(spec, "utf-8")
 
 
 def stop(paths: Layout, transport: Transport, *, leave: bool, timeout_s: float = 30.0) -> dict[str, Any]:
