@@ -125,13 +125,15 @@ def test_a_frozen_supervisor_keeps_its_device(home: Home, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_stop_meets_a_frozen_supervisor(home: Home) -> None:
+def test_no_job_escapes_its_stop_by_freezing_its_supervisor(home: Home) -> None:
     home.device("gpu0", "ready")
-    job = str(home.submit(["/bin/sh", "-c", "trap '' TERM; sleep 600; sleep 600"], device="h:gpu0", grace_s=0.1)["id"])
-    home.reaches(job, "running")
-    with frozen(home.supervisor_pid(job)):
-        home.ask("POST", f"/v1/jobs/{job}/stop", {"reason": "test"})
-        never_ready(home, "gpu0", FROZEN_S)
+    script = "trap '' TERM; kill -STOP $PPID; echo frozen; sleep 600; sleep 600"
+    job = str(home.submit(["/bin/sh", "-c", script], device="h:gpu0", grace_s=0.1)["id"])
+    home.wait(lambda: len(members(job)) == 2, "the tree")
+    supervisor = home.supervisor_pid(job)
+    home.wait(lambda: b") T " in Path(f"/proc/{supervisor}/stat").read_bytes(), "the supervisor to stop")
+    never_ready(home, "gpu0", 1.0)
+    home.ask("POST", f"/v1/jobs/{job}/stop", {"reason": "test"})
     assert home.ended(job)["outcome"]["ending"] == "signaled"
     assert not members(job)
     home.device("gpu0", "ready")

@@ -138,6 +138,9 @@ class Handle:
     def _send(self, number: signal.Signals) -> bool:
         try:
             signal.pidfd_send_signal(self._pidfd, number)
+            # A supervisor that was stopped (its job runs as the same user, and may have done it) would not hear the one
+            # without the other, and the job would outlive its cancellation.
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
         except ProcessLookupError:
             return False
         return not self.gone
