@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 from tests.contract.controller_world import World, connected, registration, running
 
 from tenure.controller.app import build_app
-from tenure.controller.auth import authenticated
+from tenure.controller.auth import authenticated, caller
 from tenure.errors import TenureError
 
 NOBODY = 65534
@@ -40,7 +40,7 @@ async def world(home: Path) -> AsyncIterator[World]:
 
 
 def _asks_for_caller(dependant: Dependant) -> bool:
-    return any(each.call is authenticated or _asks_for_caller(each) for each in dependant.dependencies)
+    return any(each.call is caller or _asks_for_caller(each) for each in dependant.dependencies)
 
 
 async def test_every_route_asks_who_calls(world: World) -> None:
@@ -70,8 +70,8 @@ def test_only_an_established_identity_is_let_in(client: tuple[str, int] | None) 
 
 def test_the_owner_and_root_are_let_in() -> None:
     for uid in {os.geteuid(), 0}:
-        caller = authenticated(HTTPConnection({"type": "http", "client": (f"uid:{uid}", 7), "headers": []}))
-        assert (caller.uid, caller.pid) == (uid, 7)
+        found = authenticated(HTTPConnection({"type": "http", "client": (f"uid:{uid}", 7), "headers": []}))
+        assert (found.uid, found.pid) == (uid, 7)
 
 
 CLIENT = """
@@ -135,6 +135,13 @@ async def test_names_given_in_a_request_are_not_believed(world: World) -> None:
     assert agent["user"] == getpass.getuser()
     job = (await world.http.post("/v1/jobs", json={"argv": ["x"]}, headers={"x-user": "eve"})).json()["job"]
     assert job["owner"] == getpass.getuser()
+
+
+async def test_no_header_and_no_setting_replaces_the_kernels_word(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    async with running(home) as world:
+        headers = {"x-forwarded-for": "uid:4242", "x-forwarded-proto": "https", "forwarded": "for=uid:4242"}
+        await world.get("/v1/status", headers=headers)  # believed, it would be another user's and refused
 
 
 async def test_the_peer_is_the_process_that_connected(world: World) -> None:

@@ -163,6 +163,7 @@ def server_for(app: ASGIApp) -> Server:
         log_config=None,
         access_log=False,
         lifespan="off",
+        proxy_headers=False,  # a header may never say who the peer is, whatever FORWARDED_ALLOW_IPS says
         server_header=False,
         date_header=False,
         ws_per_message_deflate=False,

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from tenure.controller.service import Controller
 
 
-def _controller(connection: HTTPConnection) -> Controller:
+async def _controller(connection: HTTPConnection) -> Controller:
     found: Controller = connection.app.state.controller
     return found
 
