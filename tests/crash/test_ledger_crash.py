@@ -5,16 +5,15 @@ The mutants show that this test would see it: each is one promise taken out of a
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.crash.mutant import mutant
 from tests.crash.record import Recording, record
 from tests.crash.replay import losses
 
-import tenure
 from tenure.domain.job import JobState
 from tenure.domain.state import FleetState
 from tenure.ledger import Ledger
@@ -116,17 +115,6 @@ def test_nothing_that_was_said_is_lost_at_any_point(tmp_path: Path, cut: Path, s
     assert sum(mark.startswith("ended") for mark in recording.marks) == 6
     assert recording.marks[-1] == "closing"
     assert losses(recording, lost, cut, points=30, most=3) == []
-
-
-def mutant(tmp_path: Path, file: str, good: str, bad: str) -> Path:
-    """A copy of the source tree with one passage replaced; fails where the passage is not there exactly once."""
-    source = tmp_path / "mutant"
-    shutil.copytree(Path(tenure.__file__).parent, source / "tenure", ignore=shutil.ignore_patterns("__pycache__"))
-    path = source / "tenure" / file
-    text = path.read_text()
-    assert text.count(good) == 1, f"{file} does not have {good!r} once: the mutant has to follow the code"
-    path.write_text(text.replace(good, bad))
-    return source
 
 
 COMMIT = "                if decided.events and not await self._commit(decided):\n"
