@@ -203,6 +203,18 @@ class UseJudged(Event):
     use: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseWarned(Event):
+    """A warning or an advisory about a job's use went out: once each, recorded before anybody is told.
+
+    ``warning`` is the whole announcement, with the procedure to follow. Nothing is stopped, moved or preempted for it.
+    """
+
+    job: str
+    attempt: int
+    warning: Mapping[str, Any]
+
+
 def _kind_of(cls: type[Event]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

@@ -297,6 +297,10 @@ def _use_judged(state: FleetState, event: ev.UseJudged) -> None:
     _put_job(state, replaced(state.jobs[event.job], use=event.use))
 
 
+def _use_warned(state: FleetState, event: ev.UseWarned) -> None:
+    """Nothing to change: what was said stands in the verdict that ``use_judged`` brings."""
+
+
 _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.ControllerStarted: _controller_started,
     ev.AgentRegistered: _agent_registered,
@@ -317,4 +321,5 @@ _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.JobRequeued: _job_requeued,
     ev.LeaseReleased: _lease_released,
     ev.UseJudged: _use_judged,
+    ev.UseWarned: _use_warned,
 }

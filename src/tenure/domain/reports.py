@@ -6,6 +6,7 @@ matches what is on record (I6); a report that does not is stale, which is a norm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tenure.domain import commands as cmd
@@ -84,7 +85,7 @@ def attempt_ended(state: FleetState, report: cmd.ReportEnded, now: float) -> lis
         job = _current_job(state, report)
         actor = f"agent:{report.agent}"
         if report.use is not None:
-            decided.append(ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=report.use))
+            decided += _judged(job, report.use, now, actor)
         outcome = report.outcome
         if job.stop and not outcome.cause:
             outcome = Outcome(outcome.ending, outcome.code, outcome.signal, job.stop, outcome.detail, outcome.stats)
@@ -128,7 +129,15 @@ def use_judged(state: FleetState, report: cmd.ReportUse, now: float) -> list[ev.
     if job.state is JobState.ENDED:
         raise StaleReport(f"{report.job} is over; its last verdict stands")
     actor = f"agent:{report.agent}"
-    return [ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=report.use)]
+    return _judged(job, report.use, now, actor)
+
+
+def _judged(job: Job, use: Mapping[str, Any], now: float, actor: str) -> list[ev.Event]:
+    """The new verdict, and a warning for each announcement in it that has not been made before."""
+    said = {one.get("kind") for one in (job.use or {}).get("announcements", ())}
+    fresh = [one for one in use.get("announcements", ()) if one.get("kind") not in said]
+    judged: list[ev.Event] = [ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=use)]
+    return judged + [ev.UseWarned(at=now, actor=actor, job=job.id, attempt=job.attempt, warning=one) for one in fresh]
 
 
 def device_seen(state: FleetState, report: cmd.ReportDevice, now: float) -> list[ev.Event]:
