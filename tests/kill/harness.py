@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from tenure.paths import Layout, connect_unix, machine_id
 from tenure.testing.nvml import Scenario, install
 
@@ -31,6 +33,9 @@ T = TypeVar("T")
 #: Quick looks, so that a thousand ends fit into minutes. The periods of a real home are ten times longer.
 QUICK = {"sample_every_s": 0.5, "watch_every_s": 0.5, "beat_every_s": 0.5, "settle_s": 1.0}
 PYTHON = (sys.executable, "-I", "-S", "-c")
+
+#: Takes the cgroup2 mounts away before going on, in a mount namespace of its own.
+NO_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount -a -t cgroup2 && exec "$0" "$@"')
 
 
 class ApiError(Exception):
@@ -312,6 +317,17 @@ def joined(lines: Sequence[Mapping[str, Any]]) -> bytes:
             assert line["offset"] == len(data), f"offset {line['offset']} after {len(data)} bytes"
             data += base64.b64decode(line["data"])
     return bytes(data)
+
+
+def control(without_cgroups: bool) -> tuple[str, ...]:
+    """The prefix of a home with or without the cgroups of this machine."""
+    if not without_cgroups:
+        return ()
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root: takes cgroups away, to show that the subreaper alone kills whole trees")
+    if subprocess.run([*NO_CGROUPS, "true"], capture_output=True, check=False).returncode != 0:
+        return ()  # none are mounted: without this home is without them as well
+    return NO_CGROUPS
 
 
 # -- /proc

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +14,7 @@ from collections import Counter
 
 import pytest
 from tests.kill import outside
-from tests.kill.harness import Api, Home, homes
+from tests.kill.harness import Api, Home, control, homes
 
 KILLS = int(os.environ.get("TENURE_KILLS", "1000"))
 DEVICES = 3
@@ -35,9 +33,6 @@ TREES = {
 }
 #: The last one takes a tenth of a second to start: it comes by more seldom.
 WEIGHTS = (5, 5, 5, 3, 4, 1)
-
-#: Takes the cgroup2 mounts away before going on, in a mount namespace of its own.
-NO_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount -a -t cgroup2 && exec "$0" "$@"')
 
 
 def _attack(home: Home, device: str, seen: outside.Observer, kills: int, seed: str, told: Counter[str]) -> None:
@@ -69,16 +64,6 @@ def _attack(home: Home, device: str, seen: outside.Observer, kills: int, seed: s
     api.close()
 
 
-def _control(without_cgroups: bool) -> tuple[str, ...]:
-    if not without_cgroups:
-        return ()
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root: takes cgroups away, to show that the subreaper alone kills whole trees")
-    if subprocess.run([*NO_CGROUPS, "true"], capture_output=True, check=False).returncode != 0:
-        return ()  # none are mounted: without this home is without them as well
-    return NO_CGROUPS
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("without_cgroups", [False, True], ids=["as it is", "without cgroups"])
@@ -88,7 +73,7 @@ def test_no_device_is_free_while_its_last_job_lives(without_cgroups: bool) -> No
     failures: list[BaseException] = []
     began = time.monotonic()
     with homes() as make:
-        home = make(sim=f"{DEVICES}xH100", prefix=_control(without_cgroups))
+        home = make(sim=f"{DEVICES}xH100", prefix=control(without_cgroups))
         home.up(DEVICES + 1)
         for number in range(DEVICES):
             home.device(f"gpu{number}", "ready")
