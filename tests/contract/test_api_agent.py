@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.contract.controller_world import (
+    AT,
     QUICK,
     Agent,
     World,
@@ -429,6 +430,26 @@ async def test_output_that_skips_is_asked_for_again(world: World) -> None:
         await agent.output_acked(5)
         await agent.ended(start, 5)
         assert output_of(await world.whole_stream(f"/v1/jobs/{start.job}/follow")) == b"hello"
+
+
+async def test_an_agent_cannot_write_into_the_output_of_another(world: World) -> None:
+    async with connected(world) as mine, connected(world, registration("a-g", offered("g:gpu0"), host="g")) as other:
+        start = await mine.start_of((await world.submit(device="h:gpu0"))["id"])
+        await other.output(start, 0, b"forged")
+        await mine.output(start, 0, b"true")
+        await mine.output_acked(4)
+        await mine.ended(start, 4)
+        await other.output(start, 4, b" and more")
+        await other.acked(
+            await other.report("device", {"device": "x", "high_water": 0, "condition": {"outcome": "clear"}})
+        )
+        assert not other.told("output_ack")
+        assert not other.closed
+        assert output_of(await world.whole_stream(f"/v1/jobs/{start.job}/output")) == b"true"
+        # What this ledger knows nothing of is kept: nobody else has those bytes.
+        unknown = frames.OutputChunk("jolder", 3, 0, ((1, 4, AT),), b"kept")
+        await other.link.send(unknown.to_bytes())
+        await other.output_acked(4)
 
 
 def test_the_versions_that_are_spoken() -> None:

@@ -18,6 +18,7 @@ class Link:
     """One agent's connection. ``since`` and ``heard_at`` are monotonic; ``pid`` is the peer's, 0 where it is not known.
 
     ``wire`` is the version its agent speaks. ``welcomed`` is set once its registration is committed.
+    ``outputs`` remembers of which attempts it may send output.
     """
 
     agent: str
@@ -27,6 +28,7 @@ class Link:
     heard_at: float = field(default_factory=time.monotonic)
     waiting: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING))
     welcomed: bool = False
+    outputs: dict[tuple[str, int], bool] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def send(self, frame: str) -> None:

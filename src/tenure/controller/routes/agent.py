@@ -28,6 +28,8 @@ HELLO_S = 10.0
 LAST_S = 1.0
 #: Reports of one agent that may be under decision at once; past it the connection is read no further.
 MAX_PENDING = 512
+#: Attempts whose owner a link remembers; asked for anew past it.
+MAX_REMEMBERED = 4096
 
 
 @router.websocket("/v1/agent")
@@ -177,6 +179,8 @@ async def _report(service: Controller, link: Link, frame: dict[str, Any], done: 
 
 def _take_output(service: Controller, link: Link, data: bytes) -> None:
     chunk = frames.OutputChunk.from_bytes(data)
+    if not _is_its_own(service, link, (chunk.job, chunk.attempt)):
+        return
 
     def acknowledge(offset: int) -> None:
         body = {"type": "output_ack", "job": chunk.job, "attempt": chunk.attempt, "offset": offset}
@@ -186,3 +190,17 @@ def _take_output(service: Controller, link: Link, data: bytes) -> None:
         service.outputs.take(chunk, acknowledge)
     except ValueError as error:
         raise TenureError("invalid_request", f"output of something that is no job: {error}") from error
+
+
+def _is_its_own(service: Controller, link: Link, key: tuple[str, int]) -> bool:
+    """Whether an attempt is not known to be another agent's. One that this ledger knows nothing of is kept too: it may
+    be a copy that is older than the attempt, and bytes that were written once are not given up for that."""
+    known = link.outputs.get(key)
+    if known is None:
+        if len(link.outputs) >= MAX_REMEMBERED:
+            link.outputs.clear()
+        leases = service.state.live_leases(*key) or service.ledger.leases_of(*key)
+        known = link.outputs[key] = not leases or any(lease.agent == link.agent for lease in leases)
+        if not known:
+            log.warning("output_of_another_agent", agent=link.agent, job=key[0], attempt=key[1])
+    return known
