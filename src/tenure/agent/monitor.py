@@ -1,4 +1,5 @@
-"""The rounds: leased devices are sampled every second, unleased ones looked at every other, all in one loop.
+"""The rounds: leased devices are sampled at their job's pace (every second, unless it asked for another), unleased ones
+looked at every other second, all in one loop.
 
 One round asks every due device once, between two readings of /proc, and hands the answers to the samplers (proof of
 use) and to the watch (who else is there). What was decided meanwhile counts: a look at a device that was lent or
@@ -34,7 +35,7 @@ SYNC_EVERY_S = 1.5
 
 
 class Monitor:
-    """The sampling loop. ``hurry`` begins the next round at once: a job has just started."""
+    """The sampling loop. ``hurry`` begins the next round at once: a job has just started, its first instant is due."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -44,27 +45,36 @@ class Monitor:
         self._claimed_at = 0.0
 
     def hurry(self) -> None:
-        """Does not wait for the next second."""
+        """Does not wait for the next one that is due."""
         self._hurry.set()
 
     async def run(self) -> None:
         """Rounds until cancelled. A round that fails is logged and followed by the next."""
-        options = self._shell.options
         while True:
-            began = time.monotonic()
             self._hurry.clear()
             try:
-                await self._round(began)
+                await self._round(time.monotonic())
             except Exception:
                 log.exception("a round of looks failed")
-            rest = min(options.sample_every_s, options.watch_every_s) - (time.monotonic() - began)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), max(rest, 0.05))
+                await asyncio.wait_for(self._hurry.wait(), self._rest())
+
+    def _rest(self) -> float:
+        """Seconds until the next round: until the earliest job's instant, never longer than the agent's own pace."""
+        options, now = self._shell.options, time.monotonic()
+        due = [run.sampler.due_at() for run in self._shell.runs.live.values() if run.sampler is not None and run.handle]
+        rest = min([*due, now + options.sample_every_s, self._watched_at + options.watch_every_s]) - now
+        return max(rest, 0.02)
 
     async def _round(self, now: float) -> None:
         shell = self._shell
-        runs = {run.key: run for run in shell.runs.live.values() if run.sampler is not None and run.handle}
-        leased = {uuid for run in runs.values() if run.sampler is not None for uuid in run.sampler.devices}
+        sampled = {run.key: run for run in shell.runs.live.values() if run.sampler is not None and run.handle}
+        runs = {key: run for key, run in sampled.items() if run.sampler is not None and run.sampler.due(now)}
+        leased: set[str] = set()
+        for run in runs.values():
+            assert run.sampler is not None
+            run.sampler.sampled_at = now
+            leased |= run.sampler.devices.keys()
         idle: set[str] = set()
         if now - self._watched_at >= shell.options.watch_every_s - 0.05:
             self._watched_at = now
@@ -72,9 +82,9 @@ class Monitor:
             self._reclaim(now)
         if leased | idle:
             await self.look(runs, leased, idle)
-        if runs and now - self._synced_at >= SYNC_EVERY_S:
+        if sampled and now - self._synced_at >= SYNC_EVERY_S:
             self._synced_at = now
-            samplers = [run.sampler for run in runs.values() if run.sampler is not None]
+            samplers = [run.sampler for run in sampled.values() if run.sampler is not None]
             await asyncio.to_thread(_sync_all, samplers)
 
     async def look(self, runs: dict[r.Key, Run], leased: set[str], idle: set[str]) -> None:

@@ -260,17 +260,18 @@ class Runs:
         gpus = self._gpus(run)
         if not gpus:
             return
-        from tenure.agent.sampler import JobSampler  # only where there is a GPU: a CPU job need not wait for it
+        from tenure.agent.sampler import JobSampler, period_from  # only for a GPU: a CPU job need not wait for it
 
-        sampler = JobSampler(run.folder / "samples.log", gpus)
         attempt = self._shell.state.attempts[run.key]
+        window = attempt.spec.window if attempt.spec is not None else {}
+        period_s = period_from(window, self._shell.options.sample_every_s)
+        sampler = JobSampler(run.folder / "samples.log", gpus, period_s=period_s)
         try:
             resumed = await asyncio.to_thread(sampler.resume)
         except (OSError, TenureError, ValueError) as error:
             resumed, sampler.trouble = False, f"earlier samples cannot be read: {error}"
         try:
             if not resumed:
-                window = attempt.spec.window if attempt.spec is not None else {}
                 baselines = {uuid: self._shell.baseline_of(uuid) for uuid in gpus}
                 sampler.begin(started_at=run.started_at, baselines=baselines, window=window)
         except (OSError, TenureError) as error:

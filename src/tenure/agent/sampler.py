@@ -22,6 +22,8 @@ from tenure.probes import nvml_records, proc
 
 FOLD_EVERY_S = 60.0
 PIDS_KEPT = 4096
+#: How often a job's devices may be asked, in seconds: below, an instrument is asked again before it has a new answer.
+PERIODS_S = (0.1, 60.0)
 
 
 class JobSampler:
@@ -29,10 +31,13 @@ class JobSampler:
 
     ``devices`` maps the UUIDs of the leased GPUs to their names. ``pids`` collects every process the tree was seen to
     have, as (pid -> start ticks). ``gpu_open``: at the last look the tree had something open that a context needs.
+    ``period_s``: the seconds from one instant to the next.
     """
 
-    def __init__(self, path: Path, devices: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, devices: Mapping[str, str], *, period_s: float = 1.0) -> None:
         self.devices = dict(devices)
+        self.period_s = period_s
+        self.sampled_at = float("-inf")
         self.pids: dict[int, int] = {}
         self.looked_at = float("-inf")
         self.trouble = ""
@@ -72,6 +77,14 @@ class JobSampler:
     def limits(self) -> use.Limits:
         """The limits of the verdict."""
         return self._fold.devices[0].limits if self._fold.devices else use.Limits()
+
+    def due_at(self) -> float:
+        """When the next instant is due, on the monotonic clock."""
+        return self.sampled_at + self.period_s
+
+    def due(self, now: float) -> bool:
+        """Whether an instant is due. A little early counts: a round that wakes just before would wait a whole one."""
+        return now >= self.due_at() - min(0.05, self.period_s / 10)
 
     def look_due(self, now: float) -> bool:
         """Whether the open files of the tree are to be read in this instant."""
@@ -136,20 +149,27 @@ class JobSampler:
     def _judge(self, at: float) -> dict[str, Any] | None:
         after = use.judge_job(self._fold, now=at)
         before, self._last = self._last, after
-        already = [use.AnnouncementKind(kind) for kind in self._announced]
-        notice = use.announcement(before, after, already)
-        if notice is not None:
-            self._announced[notice.kind.value] = use.to_dict(notice)
-            self._append({"announced": use.to_dict(notice)})
-            self.sync()  # on the record before anybody is told
-        elif _shown(after) == self._reported:
+        if not self._announce(before, after) and _shown(after) == self._reported:
             return None
         self._reported = _shown(after)
         return self._body(after)
 
+    def _announce(self, before: use.JobVerdict | None, after: use.JobVerdict) -> bool:
+        """Keeps a warning or an advisory that is due now, on the record before anybody is told."""
+        already = [use.AnnouncementKind(kind) for kind in self._announced]
+        notice = use.announcement(before, after, already)
+        if notice is None:
+            return False
+        self._announced[notice.kind.value] = use.to_dict(notice)
+        self._append({"announced": use.to_dict(notice)})
+        self.sync()
+        return True
+
     def final(self) -> dict[str, Any]:
-        """The verdict at the job's end, as it goes into the report of the end."""
-        return self._body(use.judge_job(self._fold, final=True))
+        """The verdict at the job's end as its report tells it, with a warning that only the end settles."""
+        end = use.judge_job(self._fold, final=True)
+        self._announce(self._last, end)
+        return self._body(end)
 
     def _body(self, verdict: use.JobVerdict) -> dict[str, Any]:
         body = use.to_dict(verdict)
@@ -206,13 +226,26 @@ def replay(path: Path) -> tuple[use.JobUse, dict[str, dict[str, Any]], dict[int,
     return fold, announced, pids
 
 
+def period_from(window: Mapping[str, float], default: float) -> float:
+    """The seconds between instants that a job asked for, within what an agent does; else the agent's own."""
+    asked, (lowest, highest) = window.get("period_s"), PERIODS_S
+    return default if asked is None else min(max(float(asked), lowest), highest)
+
+
 def limits_from(window: Mapping[str, float]) -> tuple[use.Limits, str]:
     """The limits a job asked for, and in words what of them could not be used (then the defaults hold)."""
     given: dict[str, Any] = {k: v for k, v in window.items() if k in ("grace_s", "span_s", "samples", "max_gap_s")}
     if "samples" in given:
         given["samples"] = int(given["samples"])
+    trouble = ""
+    if "period_s" in window:
+        # Instants asked for so far apart are no gap: one of two may go missing, as with the default.
+        period_s = period_from(window, 1.0)
+        given.setdefault("max_gap_s", max(use.Limits().max_gap_s, 2 * period_s))
+        if period_s != window["period_s"]:
+            trouble = f"sampled every {period_s:g} s, not every {window['period_s']:g} s as asked"
     try:
-        return use.Limits(**given), ""
+        return use.Limits(**given), trouble
     except ValueError as error:
         return use.Limits(), f"the limits asked for cannot be used, the defaults hold: {error}"
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tenure.errors import TenureError
 from tenure.sdk import locate
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 KEYS = ("color", "window")
 COLORS = ("auto", "always", "never")
 _WINDOW = {"grace": "grace_s", "span": "span_s", "samples": "samples", "period": "period_s"}
+_BOUNDS: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "span": (lambda n: n > 0, "a span is longer than 0 seconds"),
+    "samples": (lambda n: n >= 2 and n == int(n), "samples are a whole number of 2 or more"),
+    "period": (lambda n: 0.1 <= n <= 60, "a period is 0.1 to 60 seconds"),
+}
 
 
 def load(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +93,9 @@ def window(text: str) -> dict[str, float]:
             number = -1.0
         if not 0 <= number <= 1e9:
             raise ValueError(f"{part!r} holds no number of 0 or more")
+        # What an agent would not take, and go by the defaults instead, is refused here, before anything ran.
+        if name in _BOUNDS and not _BOUNDS[name][0](number):
+            raise ValueError(f"{part!r}: {_BOUNDS[name][1]}")
         found[_WINDOW[name]] = number
     return found
 

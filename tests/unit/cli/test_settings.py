@@ -70,6 +70,12 @@ def test_windows_that_are_none(text: str) -> None:
         settings.window(text)
 
 
+@pytest.mark.parametrize("text", ["span=0", "samples=1", "samples=2.5", "period=0.05", "period=61"])
+def test_limits_that_no_agent_takes(text: str) -> None:
+    with pytest.raises(ValueError, match=text.partition("=")[0]):
+        settings.window(text)
+
+
 def test_a_window_as_typed() -> None:
     typed = "grace=0,span=3,samples=3,period=0.5s"
     assert settings.window(typed) == {"grace_s": 0.0, "span_s": 3.0, "samples": 3.0, "period_s": 0.5}
