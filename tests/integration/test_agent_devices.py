@@ -177,7 +177,8 @@ async def test_the_proof_of_use_goes_on_across_a_restart(host: Host, controller:
     count = len(controller.registers)
     host.start()
     await until(lambda: len(controller.registers) > count)
-    assert controller.device("gpu0")["condition"]["outcome"] != "occupied"
+    # Taken by the job it knows of, and by nobody else: its own job is no intruder.
+    assert controller.device("gpu0")["condition"]["detail"] == "j1#1 of this agent is not proved gone from it"
     await controller.tell(job.stop())
     body = await controller.wait("ended")
     assert body["use"]["verdict"] == "used"

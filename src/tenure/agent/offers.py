@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tenure
 from tenure.agent.devices import AgentDevice
 from tenure.domain.commands import KnownAttempt, OfferedDevice, Register
+from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Unavailable
 from tenure.mounts import survives_reboot, user_name
 
@@ -36,6 +37,18 @@ def register(shell: Shell) -> Register:
     )
 
 
+def standing(shell: Shell, device: AgentDevice) -> Condition:
+    """The condition a device is offered with: in use while any attempt of this agent is not proved gone from it.
+
+    A controller that has the lease goes by the lease. One whose ledger was restored from an old copy has none, and must
+    not take the device for free because the job on it has not yet made a context.
+    """
+    for attempt in shell.state.on_device(device.uuid):
+        if device.held_by is None:
+            return Condition("occupied", f"{attempt.job}#{attempt.attempt} of this agent is not proved gone from it")
+    return device.offered
+
+
 def _offer(shell: Shell, device: AgentDevice) -> OfferedDevice:
     return OfferedDevice(
         name=device.name,
@@ -43,7 +56,7 @@ def _offer(shell: Shell, device: AgentDevice) -> OfferedDevice:
         kind=device.found.kind,
         simulated=device.found.simulated,
         high_water=shell.state.high_water.get(device.uuid, 0),
-        condition=device.offered,
+        condition=standing(shell, device),
         labels={key: label.to_dict() for key, label in device.found.labels.items()},
         facts=_facts(device),
     )

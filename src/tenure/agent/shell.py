@@ -26,7 +26,7 @@ from tenure.agent.folders import discard, key_of
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.journal import Journal, warm
 from tenure.agent.monitor import Monitor
-from tenure.agent.offers import register
+from tenure.agent.offers import register, standing
 from tenure.agent.options import Options
 from tenure.agent.prover import Prover
 from tenure.agent.recovery import recover
@@ -212,7 +212,7 @@ class Shell:
 
     def register(self) -> Register:
         """Who this agent is and everything it has, as of now."""
-        self._registered = {uuid: device.offered for uuid, device in self.devices.by_uuid.items()}
+        self._registered = {uuid: standing(self, device) for uuid, device in self.devices.by_uuid.items()}
         return register(self)
 
     def owed(self) -> list[str]:
@@ -240,7 +240,7 @@ class Shell:
             self._output_acked((str(frame["job"]), int(frame["attempt"])), int(frame["offset"]))
         elif kind == "welcome":
             for device in self.devices.by_uuid.values():  # what changed while the hello was under way
-                if is_news(self._registered.get(device.uuid), device.offered):
+                if is_news(self._registered.get(device.uuid), standing(self, device)):
                     self._report_device(device, self.state.high_water.get(device.uuid, 0))
         elif kind == "refused":
             raise TenureError.from_dict(frame.get("error") or {})
