@@ -215,9 +215,9 @@ def test_open_streams_do_not_hold_up_the_end(controller: Process) -> None:
 # -- what it will not come up on ---------------------------------------------------------------------------------------
 
 
-def _refused(home: Path) -> tuple[int, str]:
+def _refused(home: Path, *options: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tenure.controller"],
+        [sys.executable, "-m", "tenure.controller", *options],
         env={**os.environ, "TENURE_HOME": str(home)},
         capture_output=True,
         text=True,
@@ -268,6 +268,30 @@ def test_a_socket_path_taken_by_something_else_is_named(home: Path) -> None:
     assert code == CODES["io_error"].exit
     assert str(where.ctl_sock) in told
     assert where.ctl_sock.read_text() == "precious"
+
+
+def test_an_embedded_controller_that_does_not_come_up_leaves_no_agent_behind(home: Path) -> None:
+    where = layout(home)
+    where.create()
+    where.ctl_sock.write_text("in the way")
+    code, told = _refused(home, "--embedded")
+    assert code == CODES["io_error"].exit, told
+    end = time.monotonic() + 20
+    while left := _processes_of(home):
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+def _processes_of(home: Path) -> list[str]:
+    mark = f"TENURE_HOME={home}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
 
 
 def test_a_full_disk_is_called_that(home: Path) -> None:

@@ -10,12 +10,18 @@ import gc
 import json
 import os
 import shlex
+import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.errors import TenureError
 from tenure.paths import Layout, bind_unix, layout
+
+if TYPE_CHECKING:
+    from tenure.controller.service import Controller
+    from tenure.ledger import Ledger
 
 LISTEN_BACKLOG = 1024
 
@@ -65,25 +71,52 @@ def _run(paths: Layout, embedded: bool) -> int:
     # The collector would walk everything again and again while it is being loaded, for a fifth of the time that takes;
     # and what exists then stays for the process's life, so that it need never be walked.
     gc.disable()
-    from tenure.controller.app import serve
     from tenure.controller.logs import configure
-    from tenure.controller.service import Controller
     from tenure.ledger import Ledger
 
     configure()
-    # Before the socket is there: whoever finds it finds all of the controller behind it, or waits in its backlog.
-    service = Controller(paths, Ledger.open(paths.ledger_db), "embedded" if embedded else "serve")
-    listening = bind_unix(paths.ctl_sock)
-    listening.listen(LISTEN_BACKLOG)
-    gc.freeze()
-    gc.enable()
+    ledger = Ledger.open(paths.ledger_db)
+    # It comes up while the rest of this is loaded, and dials until it is answered.
+    agent = _start_agent(paths) if embedded else None
+    return _serve(paths, ledger, embedded, agent)
+
+
+def _start_agent(paths: Layout) -> subprocess.Popen[bytes] | None:
+    from tenure.controller.loops.keeper import lock_holder, start_agent
+
+    return start_agent(paths) if lock_holder(paths.agent_lock) is None else None
+
+
+def _serve(paths: Layout, ledger: Ledger, embedded: bool, agent: subprocess.Popen[bytes] | None) -> int:
+    service: Controller | None = None
+    try:
+        from tenure.controller import service as services
+        from tenure.controller.app import serve
+
+        service = services.Controller(paths, ledger, "embedded" if embedded else "serve")
+        service.agent_process = agent
+        # Last: whoever finds the socket finds all of the controller behind it, or waits in its backlog.
+        listening = bind_unix(paths.ctl_sock)
+        listening.listen(LISTEN_BACKLOG)
+        gc.freeze()
+        gc.enable()
+        _runner()(serve(service, listening, embedded=embedded))
+    except BaseException:
+        # An agent outlives a controller that failed under way, and starts the next. One whose controller never came up
+        # would dial for nothing.
+        if agent is not None and (service is None or service.fatal is None):
+            agent.terminate()
+        raise
+    return 0
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(service, listening, embedded=embedded))
-    else:
-        uvloop.run(serve(service, listening, embedded=embedded))
-    return 0
+        return asyncio.run
+    run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+    return run
 
 
 def _told(error: OSError) -> TenureError:

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tenure.controller.logs import Log
-from tenure.controller.service import Controller
 from tenure.paths import Layout
+
+if TYPE_CHECKING:  # a controller that comes up starts the agent before it loads all of itself
+    from tenure.controller.service import Controller
 
 log = Log("tenure.controller.keeper")
 
@@ -73,7 +76,7 @@ def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
 
 async def keep_agent(service: Controller) -> None:
     """Starts the agent at once and again whenever it is gone, waiting longer each time it does not stay."""
-    wait, started = 0.0, 0.0
+    wait, started = 0.0, time.monotonic()
     while not service.stop.is_set():
         child = service.agent_process
         if child is not None and child.poll() is not None:
