@@ -6,6 +6,7 @@ import sys
 
 from tenure.cli import session
 from tenure.cli.options import Command, Given
+from tenure.cli.streaming import devices_of
 from tenure.cli.text import ago, command_line, paint, say, table, terminal_columns
 
 TYPE_CHECKING = False
@@ -43,8 +44,7 @@ def state(job: Mapping[str, Any]) -> str:
 
 def where(job: Mapping[str, Any]) -> str:
     """The devices, each simulated one labelled."""
-    simulated = set(job["simulated"])
-    return ", ".join(f"{d} (simulated)" if d in simulated else str(d) for d in job["devices"]) or "-"
+    return devices_of(job) or "-"
 
 
 def tail(job: Mapping[str, Any]) -> str:

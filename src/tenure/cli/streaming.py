@@ -6,6 +6,7 @@ import os
 import sys
 
 from tenure.cli.text import clean, note, span
+from tenure.domain.names import names
 from tenure.sdk.following import Following
 
 TYPE_CHECKING = False
@@ -87,11 +88,18 @@ def end_words(job: Mapping[str, Any]) -> str:
     said = str(job["words"])
     if job.get("started_at") and job.get("ended_at"):
         said += f" after {span(job['ended_at'] - job['started_at'])}"
-    simulated = set(job.get("simulated") or ())
     if job.get("devices"):
-        said += " on " + ", ".join(f"{d} (simulated)" if d in simulated else d for d in job["devices"])
+        said += f" on {devices_of(job)}"
     stragglers = ((job.get("outcome") or {}).get("stats") or {}).get("stragglers")
     return said + (f"; stragglers: {stragglers} (ended with it)" if stragglers else "")
+
+
+def devices_of(job: Mapping[str, Any]) -> str:
+    """Its devices, those in a row as one word, the simulated ones labelled: ``h:gpu0-3 (simulated), h:gpu7``."""
+    simulated = set(job.get("simulated") or ())
+    pretended = names(clean(d) for d in job["devices"] if d in simulated)
+    real = names(clean(d) for d in job["devices"] if d not in simulated)
+    return ", ".join(filter(None, (f"{pretended} (simulated)" if pretended else "", real)))
 
 
 def use_words(job: Mapping[str, Any]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 
 from tenure.cli import session, streaming
-from tenure.cli.options import Command, Given
+from tenure.cli.options import Command, Given, Option
 from tenure.cli.text import clean, say
 from tenure.domain import use as uses
+from tenure.domain.names import names
 from tenure.errors import TenureError
 from tenure.sdk.transport import quote
 
 COMMAND = Command(
     "verify",
     "JOB",
-    "Print the verdict of a job's use of its devices, with the evidence line by line.",
+    "Print the verdict of a job's use of its devices, and what it rests on.",
+    (Option("-v --verbose", "", "every device by itself, with every instrument and window"),),
     least=1,
     most=1,
     more="Exit status: 0 used; 1 not used, used in part, or a context without work; 2 unknown, or no GPU leased.",
@@ -36,7 +38,9 @@ def main(given: Given) -> int:
             raise TenureError(
                 "damaged_state", f"the verdict of job {job['id']} cannot be read: {error}", do="look at: rc describe"
             ) from error
-        lines, code = uses.explain(verdict), uses.exit_code(verdict)
+        verbose = given.flag("verbose") or given.json
+        lines, code = uses.explain(verdict, verbose=verbose, simulated=job["simulated"]), uses.exit_code(verdict)
+        lines += [f"trouble: {use['trouble']}"] if use.get("trouble") else []
     if job["state"] != "ended":
         lines.append(f"so far: the job is {job['words']}")
     if given.json:
@@ -46,7 +50,7 @@ def main(given: Given) -> int:
         sys.stdout.write(dumps({**said, "simulated": job["simulated"], "state": job["state"]}) + "\n")
         return code
     if job["simulated"]:
-        lines.insert(1, f"simulated: {', '.join(job['simulated'])} (no GPU is behind any of this)")
+        lines.insert(1, f"simulated: {names(job['simulated'])} (no GPU is behind any of this)")
     for line in lines:
         say(clean(line))
     if job["evidence"]:

@@ -1,27 +1,56 @@
-"""The evidence behind a verdict, line by line, as ``rc verify`` prints it."""
+"""The evidence behind a verdict, line by line, as ``rc verify`` prints it: in short for people, in full on request."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from tenure.domain.names import names
 from tenure.domain.use_records import DeviceVerdict, JobVerdict, Tally, Verdict
-from tenure.domain.use_words import cause_words, cpu_words, limits_words, over, process_words
+from tenure.domain.use_words import NOT_APPLICABLE, cause_words, cpu_words, limits_words, over, process_words
 
 
-def explain(job: JobVerdict) -> list[str]:
-    """Verdict first, then each device with what was looked at, what answered, and what broke its window."""
-    lines = [f"verdict: {job.label.replace('_', ' ')}", job.words]
+def explain(job: JobVerdict, *, verbose: bool = False, simulated: Collection[str] = ()) -> list[str]:
+    """The verdict first, then each device with what was looked at and what could not answer, then the limits, once.
+
+    In short, devices of which the very same is to be said share a line, and of ``simulated`` ones it is not said again
+    that their driver has no handles to open. ``verbose`` gives each device its own line, with every instrument, the
+    window, its restarts and the changes of the verdict.
+    """
+    lines = [f"verdict: {job.label.replace('_', ' ')}"]
     if job.verdict is Verdict.NOT_APPLICABLE:
-        return lines
+        return [*lines, NOT_APPLICABLE]
+    groups: dict[tuple[str, ...], list[str]] = {}
     for device in job.devices:
-        lines.append(f"{device.device}: {device.words}")
-        lines += [f"  {line}" for line in _evidence(device)]
+        under = _evidence(device) if verbose else _open_questions(device, device.device in simulated)
+        groups.setdefault((device.device if verbose else "", device.words, *under), []).append(device.device)
+    for (_, words, *under), together in groups.items():
+        lines += [f"{names(together)}: {words}", *(f"  {line}" for line in under)]
     if job.cpu is not None:
         lines.append(f"CPU: {cpu_words(job.cpu)}")
-    if job.changes:
+    if job.changes and (verbose or len(job.changes) > 1):
         dropped = f" ({job.changes_dropped} between not kept)" if job.changes_dropped else ""
         start = min(device.started_at for device in job.devices)
-        steps = ", ".join(f"{change.label} at {change.at - start:.0f} s" for change in job.changes)
+        steps = ", ".join(f"{change.label.replace('_', ' ')} at {change.at - start:.0f} s" for change in job.changes)
         lines.append(f"verdict changes: {steps}{dropped}")
-    return lines
+    return lines + list(dict.fromkeys(filter(None, (limits_words(device.limits) for device in job.devices))))
+
+
+def _open_questions(device: DeviceVerdict, simulated: bool) -> list[str]:
+    """What could not answer, and what of the answers does not fit together."""
+    silent = [tally for tally in device.instruments if tally.unavailable]
+    lines = [f"could not always answer: {', '.join(map(_silence, silent))}"] if silent else []
+    return lines if simulated else lines + _caution(device)
+
+
+def _silence(tally: Tally) -> str:
+    why = f", {tally.last_reason.value}" if tally.last_reason is not None else ""
+    return f"{tally.instrument} ({tally.unavailable} of {tally.answered + tally.unavailable} times{why})"
+
+
+def _caution(device: DeviceVerdict) -> list[str]:
+    count = device.listed_without_handles
+    said = f"caution: at {count} instants the job was listed while no driver handle was open in its tree"
+    return [said] if count else []
 
 
 def _evidence(device: DeviceVerdict) -> list[str]:
@@ -51,13 +80,10 @@ def _evidence(device: DeviceVerdict) -> list[str]:
     if device.zero is not None:
         lines.append(f"memory: exactly 0 at each of {over(device.zero)}")
     lines += [f"contended by: {process_words(process)}" for process in device.contenders]
-    if device.listed_without_handles:
-        count = device.listed_without_handles
-        lines.append(f"caution: at {count} instants the job was listed while no driver handle was open in its tree")
+    lines += _caution(device)
     if device.late_samples:
         lines.append(f"samples dropped because they came late or twice: {device.late_samples}")
-    shortened = limits_words(device.limits)
-    return lines + ([shortened] if shortened else [])
+    return lines
 
 
 def _tally(tally: Tally) -> str:

@@ -1,13 +1,15 @@
 """The sentences of the proof of use. Each says what was looked at, and nothing beyond it.
 
 "At no time" is said only where the driver's accounting covered the job's whole life. Elsewhere it reads "at any of n
-instants", with the largest gap between them. Times in sentences count from the job's start.
+instants", with the largest gap between them. Times in sentences count from the job's start. A device's line leaves the
+limits out and a job's only names them where they are not the defaults: they stand once, in full, in the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tenure.domain.names import names
 from tenure.domain.reading import Reason
 from tenure.domain.use_records import (
     Cause,
@@ -59,15 +61,23 @@ def process_words(process: ListedProcess) -> str:
 
 def limits_words(limits: Limits) -> str | None:
     """None for the defaults; else what was asked for instead, and what the defaults are."""
+    usual, note = Limits(), limits_note(limits)
+    if note is None:
+        return None
+    return (
+        f"{note}: at least {limits.samples} samples over at least "
+        f"{limits.span_s:g} s, after a grace of {limits.grace_s:g} s, gaps up to {limits.max_gap_s:g} s (defaults: "
+        f"{usual.samples}, {usual.span_s:g} s, {usual.grace_s:g} s, {usual.max_gap_s:g} s)"
+    )
+
+
+def limits_note(limits: Limits) -> str | None:
+    """None for the defaults; else in two words whether a verdict of absence rests on less than they ask for."""
     usual = Limits()
     if limits == usual:
         return None
     shorter = limits.span_s < usual.span_s or limits.samples < usual.samples or limits.grace_s < usual.grace_s
-    return (
-        f"{'shortened' if shorter else 'changed'} window: at least {limits.samples} samples over at least "
-        f"{limits.span_s:g} s, after a grace of {limits.grace_s:g} s, gaps up to {limits.max_gap_s:g} s (defaults: "
-        f"{usual.samples}, {usual.span_s:g} s, {usual.grace_s:g} s, {usual.max_gap_s:g} s)"
-    )
+    return "shortened window" if shorter else "changed window"
 
 
 def cpu_words(cpu: CpuUse) -> str:
@@ -83,8 +93,7 @@ def device_words(device: DeviceVerdict) -> str:
         parts.append(f"earlier: no context at any of {over(device.earlier)}")
     if device.contended:
         parts.append(f"contended: {', '.join(map(process_words, device.contenders))} listed on the device too")
-    shortened = limits_words(device.limits)
-    return "; ".join(parts + ([shortened] if shortened else []))
+    return "; ".join(parts)
 
 
 def _after(device: DeviceVerdict, at: float) -> str:
@@ -140,22 +149,21 @@ def job_words(job: JobVerdict) -> str:
     contended = [device for device in job.devices if device.contended]
     if contended and job.of > 1:
         parts.append(f"contended: {_names(contended)}")
+    parts += sorted({note for device in job.devices if (note := limits_note(device.limits)) is not None})
     if job.cpu is not None:
         parts.append(cpu_words(job.cpu))
     return "; ".join(parts)
 
 
 def _names(devices: Iterable[DeviceVerdict]) -> str:
-    return ", ".join(device.device for device in devices)
+    return names(device.device for device in devices)
 
 
 def _job_core(job: JobVerdict) -> str:
     if job.of == 1:
         return job.devices[0].words
-    shortened = next(filter(None, (limits_words(device.limits) for device in job.devices)), None)
-    tail = f"; {shortened}" if shortened else ""
     if job.verdict is Verdict.NO_CONTEXT:
-        return f"{_no_context_everywhere(job)}{tail}"
+        return _no_context_everywhere(job)
     groups = []
     for kind, noun in _NOUN.items():
         members = [device for device in job.devices if device.verdict is kind]
@@ -167,7 +175,7 @@ def _job_core(job: JobVerdict) -> str:
     since = (
         f"; idle again: {', '.join(f'{d.device} since {_after(d, d.idle_since or 0.0)}' for d in idle)}" if idle else ""
     )
-    return f"{job.label.replace('_', ' ')}: {', '.join(groups)}{why}{since}{tail}"
+    return f"{job.label.replace('_', ' ')}: {', '.join(groups)}{why}{since}"
 
 
 def _no_context_everywhere(job: JobVerdict) -> str:
@@ -175,6 +183,6 @@ def _no_context_everywhere(job: JobVerdict) -> str:
     fewest, shortest = min(w.instants for w in windows), min(w.span for w in windows)
     alike = all(w.instants == fewest and w.span == shortest for w in windows)
     least = Window(0.0, shortest, fewest, max(w.largest_gap for w in windows))
-    never = "at no time, by accounting; " if all(device.accounting_whole_life for device in job.devices) else ""
+    never = "; at no time, by accounting" if all(device.accounting_whole_life for device in job.devices) else ""
     bound = "" if alike else "at least "
-    return f"no context on any of {job.of} devices ({_names(job.devices)}): {never}none at any of {bound}{over(least)}"
+    return f"no context on any of {job.of} ({_names(job.devices)}) at any of {bound}{over(least)}{never}"

@@ -105,22 +105,22 @@ JOB = {
     [
         (
             {},
-            "job j1 exited 7 after 1.2 s on h:gpu0, h:gpu1; stragglers: 2 (ended with it)",
+            "job j1 exited 7 after 1.2 s on h:gpu0-1; stragglers: 2 (ended with it)",
             "GPU use: used: all of it",
         ),
         (
             {"simulated": ["h:gpu0", "h:gpu1"], "outcome": None},
-            "job j1 exited 7 after 1.2 s on h:gpu0 (simulated), h:gpu1 (simulated)",
+            "job j1 exited 7 after 1.2 s on h:gpu0-1 (simulated)",
             "GPU use (simulated): used: all of it",
         ),
         (
             {"simulated": ["h:gpu1"], "outcome": None},
-            "job j1 exited 7 after 1.2 s on h:gpu0, h:gpu1 (simulated)",
+            "job j1 exited 7 after 1.2 s on h:gpu1 (simulated), h:gpu0",
             "GPU use (1 simulated): used: all of it",
         ),
         (
             {"use": None, "outcome": None},
-            "job j1 exited 7 after 1.2 s on h:gpu0, h:gpu1",
+            "job j1 exited 7 after 1.2 s on h:gpu0-1",
             "GPU use: unknown, no verdict was recorded",
         ),
         (

@@ -69,8 +69,13 @@ def judge(samples: Iterable[DeviceSample], *, limits: Limits | None = None, **kw
     return verdict(fold(begin("h:gpu0", started_at=0.0, baseline=baseline, limits=limits), samples), **kwargs)
 
 
-WORKING = {"processes": Processes(own=(OWN,)), "own_utilisation": 80.0, "utilisation": 80.0, "memory_used": 900 * MIB}
-IDLING = {"processes": Processes(own=(OWN,)), "own_utilisation": 0.0, "memory_used": 900 * MIB}
+WORKING: dict[str, Any] = {
+    "processes": Processes(own=(OWN,)),
+    "own_utilisation": 80.0,
+    "utilisation": 80.0,
+    "memory_used": 900 * MIB,
+}
+IDLING: dict[str, Any] = {"processes": Processes(own=(OWN,)), "own_utilisation": 0.0, "memory_used": 900 * MIB}
 
 
 # --- looks at the open files ------------------------------------------------------------------------------------
@@ -376,6 +381,37 @@ def test_cpu_beside_it_is_measured_over_the_window_itself() -> None:
     assert run_job([fallen])[0].cpu is None
 
 
+def cpu(at_s: float) -> Value[float]:
+    return Value(100.0 + 4.8 * at_s, at_s, "proc", Scope.PROCESS)
+
+
+def test_the_line_at_the_end_of_a_run_is_short_and_says_what_was_looked_at() -> None:
+    alike = [every_second(120, 200, device=f"h:gpu{n}") for n in range(4)]
+    idle, _ = run_job([[replace(sample, cpu_s=cpu(sample.at)) for sample in samples] for samples in alike])
+    assert idle.words == (  # up to the last look at the open files, 77 s after the first
+        "no context on any of 4 (h:gpu0-3) at any of 78 instants over 77 s (largest gap 1.0 s); "
+        "4.8 cores beside it (370 CPU-seconds over 77 s)"
+    )
+    working = [every_second(120, 200, device="h:gpu0", **WORKING)]
+    partly, _ = run_job(working + [every_second(120, 200, device=f"h:gpu{n}") for n in range(1, 8)])
+    assert partly.words == "partial 1/8: used 1 of 8 (h:gpu0), no context 7 of 8 (h:gpu1-7)"
+    assert max(len(end.words) for end in (idle, partly)) + len("rc: GPU use: ") <= 160
+
+
+def test_the_report_says_the_same_of_several_devices_once_and_everything_on_request() -> None:
+    working = [every_second(120, 200, device="h:gpu0", **WORKING)]
+    end, _ = run_job(working + [every_second(120, 200, device=f"h:gpu{n}") for n in range(1, 4)])
+    short, full = explain(end), explain(end, verbose=True)
+    assert short[0] == full[0] == "verdict: partial 1/4"
+    assert [":".join(line.split(":")[:2]) for line in short[1:] if line[0] != " "] == ["h:gpu0", "h:gpu1-3"]
+    assert [line for line in full if line.startswith("h:gpu")] == [f"{d.device}: {d.words}" for d in end.devices]
+    assert sum("instrument: " in line for line in full) == sum(len(d.instruments) for d in end.devices)
+    assert all(d.words in "\n".join(short) for d in end.devices)
+    # What could not answer is never left out.
+    blind, _ = run_job([every_second(120, 200, processes=no(Reason.TIMEOUT))])
+    assert any("could not always answer: process list (81 of 81 times, timeout)" in line for line in explain(blind))
+
+
 def test_a_lease_without_a_gpu_states_no_verdict() -> None:
     end = judge_job(begin_job([]), final=True)
     assert (end.verdict, end.words) == (Verdict.NOT_APPLICABLE, "not applicable: no GPU was leased")
@@ -402,15 +438,18 @@ def test_exit_codes(samples: list[DeviceSample], code: int) -> None:
     assert strict_code(7, end) == 7
 
 
-def test_a_shortened_window_says_so_everywhere() -> None:
+def test_a_shortened_window_says_so_in_the_line_and_in_full_once_in_the_report() -> None:
     short = Limits(grace_s=0, span_s=2, samples=4, max_gap_s=1)
     end, _ = run_job([[at(t / 2) for t in range(10)]], limits=short)
     assert end.verdict is Verdict.NO_CONTEXT
+    assert "; shortened window" in end.words
     said = "shortened window: at least 4 samples over at least 2 s, after a grace of 0 s, gaps up to 1 s"
-    assert said in end.words
-    assert any(said in line for line in explain(end))
-    longer = judge(every_second(120, 300), limits=Limits(span_s=120))
-    assert "changed window: at least 8 samples over at least 120 s" in longer.words
+    for lines in (explain(end), explain(end, verbose=True)):
+        assert [said in line for line in lines].count(True) == 1
+    longer = job_verdict([judge(every_second(120, 300), limits=Limits(span_s=120))])
+    assert "changed window" in longer.words
+    assert "changed window: at least 8 samples over at least 120 s" in explain(longer)[-1]
+    assert "window" not in job_verdict([judge(every_second(120, 300))]).words
     assert short.look_every_s == 0.5
     assert Limits().look_every_s == 7.0
 
