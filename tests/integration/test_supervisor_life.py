@@ -449,7 +449,10 @@ async def test_the_tree_of_a_killed_supervisor_is_found_and_killed(floor: Floor,
     seen = survivors.census(job, int(attempt), lost.identity)
     assert len(before) >= 5
     assert {s.pid for s in seen.survivors} >= before & set(alive(run.mark))
-    assert seen.complete == (control == "cgroup2")
+    assert seen.complete
+    # Without the mark only the cgroup is proof that nobody hides.
+    unmarked = replace(lost.identity, mark=None) if lost.identity else None
+    assert survivors.census(job, int(attempt), unmarked).complete == (control == "cgroup2")
     outcome = await survivors.kill(job, int(attempt), lost.identity)
     assert alive(run.mark) == []
     assert outcome.last.survivors == ()
@@ -471,7 +474,7 @@ async def test_bystanders_are_left_alone(floor: Floor) -> None:
         assert {s.pid for s in survivors.census(job, 1, found.identity).survivors} == {mine.started.leader_pid}
         assert survivors.census(job, 2, None).survivors == ()
         # A number that passed on to a process that began at another time is not the leader.
-        reused = replace(found.identity, leader_pid=other.started.leader_pid, leader_start_ticks=1)
+        reused = replace(found.identity, leader_pid=other.started.leader_pid, leader_start_ticks=1, mark=None)
         assert {s.pid for s in survivors.census(job, 1, reused).survivors} == {mine.started.leader_pid}
     for run in (mine, other):
         run.kill()
@@ -511,8 +514,13 @@ async def test_who_could_not_be_read_is_reported(floor: Floor) -> None:
     await run.ready()
     identity = json.loads((run.folder / "supervisor.json").read_bytes())
     identity = adopt.Identity.of(identity | {"leader_pid": None})
-    found, reasons = as_nobody(lambda: census_of(identity, run.started.leader_pid)).splitlines()
+    unmarked = replace(identity, mark=None)
+    found, reasons = as_nobody(lambda: census_of(unmarked, run.started.leader_pid)).splitlines()
     assert (found, reasons) == ("True ()", "{'Permission denied'}")
+    # The mark is there for everybody to read.
+    found, _ = as_nobody(lambda: census_of(identity, run.started.leader_pid)).splitlines()
+    assert f"pid={run.started.leader_pid}" in found
+    assert "sign='mark'" in found
     run.kill()
     await run.gone()
 

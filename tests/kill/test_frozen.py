@@ -165,11 +165,6 @@ def test_a_supervisor_killed_mid_job_takes_its_tree_with_it(home: Home) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.xfail(
-    strict=True,
-    reason="without cgroups a process that left session, parents and environment behind is not found once the"
-    " supervisor is gone: the device is freed on a search that cannot be complete",
-)
 def test_what_hides_from_a_killed_supervisor_keeps_its_device() -> None:
     hides = "(env -i setsid sh -c 'exec sleep 600' </dev/null >/dev/null 2>&1 & echo $!)"
     with homes() as make:

@@ -27,7 +27,8 @@ _HALF_WRITTEN_TRIES = 20  # times 5 ms: supervisor.json is created and then writ
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a supervisor is. ``leader_pid`` is None where it died, or was looked at, before the command was forked."""
+    """Who a supervisor is. ``leader_pid`` is None where it died, or was looked at, before the command was forked;
+    ``mark`` is the limit by which all that came of it are known, None where none could be left."""
 
     boot_id: str
     pidns: int
@@ -36,6 +37,7 @@ class Identity:
     leader_pid: int | None = None
     leader_start_ticks: int | None = None
     cgroup: str | None = None
+    mark: int | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -48,6 +50,7 @@ class Identity:
             leader_pid=record.get("leader_pid"),
             leader_start_ticks=record.get("leader_start_ticks"),
             cgroup=record.get("cgroup"),
+            mark=record.get("mark"),
         )
 
 

@@ -132,8 +132,10 @@ class Prover:
         if cleared.last.survivors:
             names = lost.names_of(cleared.last)
             return "", Condition("dirty", f"processes of the job that SIGKILL does not end: {', '.join(names)}", names)
-        said = "no process of it found" + ("" if cleared.last.complete else " by its id, session and descent")
-        return said + (f", {len(cleared.killed)} ended" if cleared.killed else ""), None
+        if not cleared.last.complete:
+            why = "its supervisor died, and without a cgroup or a mark on its processes those that hide cannot be found"
+            return "", Condition("unknown", f"{why}; a reboot of the host proves them gone")
+        return "no process of it found" + (f", {len(cleared.killed)} ended" if cleared.killed else ""), None
 
     async def _with_strays(self, attempt: r.Attempt, traces: Traces) -> Traces:
         """Adds processes that carry the job's id outside its tree, such as those of a container it started."""

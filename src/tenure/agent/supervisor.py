@@ -32,6 +32,7 @@ CHUNK, DRAIN = 1 << 18, 256  # bytes of a read; reads of a stream once the tree 
 RESERVE, EXIT_TRIES = ".exit.tmp", 130  # has its blocks from the start, for a full disk; else ten minutes of trying
 INDEX = struct.Struct("<QIBxxxd")  # offset, length, stream, time; length 0: bytes of that stream were lost here
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER, SYS_CLONE3, CLONE_INTO_CGROUP = 15, 36, 435, 1 << 33
+RLIMIT_LOCKS = 10  # of asm-generic/resource.h; the resource module has no name for it
 LIBC = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -237,7 +238,7 @@ class Attempt:
         self.began = self.tree.ended = time.time(), time.monotonic()
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
         self.output.open(folder, self.spec.get("nudge"))
-        self.mine["started_at"] = self.began[0]
+        self.mine |= {"started_at": self.began[0], "mark": leave_mark()}
         self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
 
     def publish(self, path: str, mode: str) -> None:
@@ -316,6 +317,23 @@ class Attempt:
         return record | {"max_rss_kb": peak, "cpu_s": cpu, "boot_id": self.mine["boot_id"], "tree_empty": True}
 
 
+def leave_mark() -> int | None:
+    """Marks this process and all that will come of it, so that they are found if this one dies without them.
+
+    By a resource limit that Linux has not enforced since 2.4 and still hands down through fork, exec and setsid: a
+    cleared environment, a new session and lost parents do not shed it. It may only be lowered, so a supervisor inside
+    a job takes a number below that job's. None where too little room is left for a number of its own.
+    """
+    with suppress(OSError, ValueError):
+        top = resource.getrlimit(RLIMIT_LOCKS)[1]
+        top = 1 << 61 if top == resource.RLIM_INFINITY else top
+        if top > 1 << 40:
+            mark = top // 2 + int.from_bytes(os.urandom(8), "little") % (top // 2)
+            resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
+            return mark
+    return None
+
+
 def write_exit(record: dict[str, object]) -> None:
     """exit.json, durably: into the blocks kept for it; failing that, those are freed and it is tried for minutes."""
     for attempt in range(EXIT_TRIES):
@@ -328,6 +346,8 @@ def write_exit(record: dict[str, object]) -> None:
             os.fsync(os.open(".", os.O_RDONLY))
             break
         except OSError:
+            if os.stat(".").st_nlink == 0:  # the folder was deleted: there is nowhere to write to any more
+                return
             with suppress(OSError):
                 os.unlink(RESERVE)
             time.sleep(min(5.0, 0.05 * 2 ** min(attempt, 9)))

@@ -1,13 +1,14 @@
-"""Processes of a job whose supervisor died: found by four signs, and killed in rounds until none is found.
+"""Processes of a job whose supervisor died: found by five signs, and killed in rounds until none is found.
 
+    mark         the resource limit their supervisor left them with in /proc/PID/limits (see its ``leave_mark``)
     cgroup       they sit in the job's cgroup: complete, whatever they did
     leader       the command itself, by pid and start ticks from supervisor.json, and what is in its session
     environment  RC_JOB_ID and RC_ATTEMPT in /proc/PID/environ (as the process was started with)
     descent      children of any of these
 
-Without a cgroup one kind escapes: a process that cleared its environment, left the session, and whose parents are
-gone. And a process may be unreadable (another user's, after setuid). Both limits are part of the answer: ``unreadable``
-lists who could not be looked at, and ``complete`` says whether a cgroup stood behind it.
+Without mark and cgroup one kind escapes: a process that cleared its environment, left the session, and whose parents
+are gone. And a process may be unreadable (another user's, after setuid). Both limits are part of the answer:
+``unreadable`` lists who could not be looked at, and ``complete`` says whether mark or cgroup stood behind it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Literal
 
 from tenure.agent.adopt import Identity
 
-Sign = Literal["cgroup", "leader", "session", "environment", "descent"]
+Sign = Literal["mark", "cgroup", "leader", "session", "environment", "descent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Who is left. ``complete``: the job's cgroup was read, so nobody can be missing who did not leave it."""
+    """Who is left. ``complete``: nobody can be missing but by shedding the mark, or leaving the cgroup, on purpose."""
 
     survivors: tuple[Survivor, ...]
     unreadable: tuple[Unreadable, ...]
@@ -82,11 +83,18 @@ def census(job: str, attempt: int, identity: Identity | None) -> Census:
     """
     since = (identity.leader_start_ticks or identity.start_ticks) if identity else 0
     table = {p.pid: p for p in map(_stat, _pids()) if p and p.alive and p.start >= since and p.pid != os.getpid()}
+    if identity and identity.pid in table and table[identity.pid].start == identity.start_ticks:
+        del table[identity.pid]  # the supervisor itself, where it is not dead after all
     signs: dict[int, Sign] = {}
     inside = cgroup_pids(Path(identity.cgroup)) if identity and identity.cgroup else None
     for pid in inside or ():
         if pid in table:
             signs[pid] = "cgroup"
+    mark = f"{identity.mark}".encode() if identity and identity.mark is not None else None
+    if mark is not None:
+        for p in table.values():
+            if p.pid not in signs and mark in _lock_limit(p.pid):
+                signs[p.pid] = "mark"
     if identity and identity.leader_pid is not None:
         _mark_session(identity.leader_pid, identity.leader_start_ticks, table, signs)
     wanted = {f"RC_JOB_ID={job}".encode(), f"RC_ATTEMPT={attempt}".encode()}
@@ -103,7 +111,7 @@ def census(job: str, attempt: int, identity: Identity | None) -> Census:
             unreadable.append(Unreadable(p.pid, p.start, p.name, e.strerror or type(e).__name__))
     _mark_descent(table, signs)
     found = tuple(Survivor(pid, table[pid].start, table[pid].name, sign) for pid, sign in sorted(signs.items()))
-    return Census(found, tuple(u for u in unreadable if u.pid not in signs), inside is not None)
+    return Census(found, tuple(u for u in unreadable if u.pid not in signs), inside is not None or mark is not None)
 
 
 async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: float = 10.0) -> Cleared:
@@ -163,6 +171,15 @@ def remove_cgroup(group: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _lock_limit(pid: int) -> list[bytes]:
+    """The words of the line on file locks in /proc/PID/limits, which everybody may read; none where it ended."""
+    try:
+        text = Path(f"/proc/{pid}/limits").read_bytes()
+    except OSError:
+        return []
+    return next((line.split() for line in text.splitlines() if line.startswith(b"Max file locks")), [])
 
 
 def _mark_session(leader: int, leader_ticks: int | None, table: dict[int, _Stat], signs: dict[int, Sign]) -> None:

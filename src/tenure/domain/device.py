@@ -110,6 +110,8 @@ class Device:
                 return "unknown (no contact)"
             case DeviceState.DRAINING:
                 return f"draining ({self.draining})"
+            case DeviceState.ENDING if self.condition.outcome == "unknown":
+                return f"ending ({self.condition.detail})"
             case DeviceState.BUSY if self.contended is not None:
                 return f"busy (contended: {self.contended.detail})"
             case _:

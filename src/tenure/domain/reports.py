@@ -102,7 +102,10 @@ def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
         if seen is None:
             continue
         device = state.devices[lease.device]
-        if seen.outcome == "dirty":
+        if seen.outcome == "unknown":
+            if lease.token == device.token and device.condition != seen:
+                decided.append(observed(device.name, seen, now, actor))
+        elif seen.outcome == "dirty":
             if device.quarantine is None:
                 decided.append(
                     ev.DeviceQuarantined(
