@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import struct
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -97,15 +98,11 @@ class Running:
     async def gone(self) -> dict[str, Any]:
         """The exit record, once the supervisor is gone too."""
         record = await self.ended()
-        await until(lambda: adopt.start_ticks_of(self.started.pid) != self.started.start_ticks or self._zombie(), "gone")
+        handle = adopt.Handle.open(self.folder, self.started.pid, self.started.start_ticks)
+        if handle is not None:
+            with handle:
+                await asyncio.wait_for(handle.wait_gone(), DEADLINE_S)
         return record
-
-    def _zombie(self) -> bool:
-        # Where process 1 of a container reaps nobody, a supervisor that ended stays a zombie.
-        try:
-            return b") Z " in Path(f"/proc/{self.started.pid}/stat").read_bytes()
-        except OSError:
-            return True
 
 
 class Floor:
@@ -154,8 +151,10 @@ class Floor:
     async def close(self) -> None:
         """Kills what a failing test left, by the marker alone."""
         for run in self.runs:
-            if not run.exit_file.exists() and adopt.start_ticks_of(run.started.pid) == run.started.start_ticks:
-                run.kill()
+            handle = adopt.Handle.open(run.folder, run.started.pid, run.started.start_ticks)
+            if handle is not None:
+                handle.kill()
+                handle.close()
             for pid in alive(run.mark):
                 try:
                     os.kill(pid, 9)
@@ -187,10 +186,15 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-async def until(true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+async def tool(*argv: str | Path) -> None:
+    """Runs a command of the system; fails where it fails."""
+    await asyncio.to_thread(subprocess.run, argv, check=True, timeout=20)
+
+
+async def until(true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S, pause_s: float = 0.002) -> None:
     """Polls until the condition holds; fails at the deadline."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while not true():
         assert loop.time() < end, f"not within {deadline_s:g} s: {what}"
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause_s)

@@ -11,15 +11,14 @@ import asyncio
 import os
 import random
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.integration.supervised import PRELUDE, PYTHON, Floor, Running, alive, tool, until
 
 from tenure.agent import cgroups
 from tenure.agent.spawner import PROGRAM
-from tests.integration.supervised import PRELUDE, PYTHON, Floor, Running, alive, until
 
 # Each tells what must not get away. The leader calls ready() when the tree stands.
 ESCAPES = {
@@ -270,8 +269,7 @@ async def test_a_stop_at_the_very_instant_of_the_start_is_not_lost(floor: Floor)
     async def once(number: int) -> None:
         folder, mark = floor.prepare(["/bin/sleep", "1000"], grace_s=5.0)
         starting = asyncio.ensure_future(floor.spawner.start(folder))
-        while not (folder / "supervisor.json").exists():
-            await asyncio.sleep(0)
+        await until((folder / "supervisor.json").exists, "a supervisor began", pause_s=0)
         if number % 2:
             run = Running(folder, mark, await starting)
             floor.runs.append(run)
@@ -334,7 +332,7 @@ async def test_a_native_process_that_hops_is_run_down(floor: Floor, tmp_path: Pa
     if compiler is None:
         pytest.skip("no C compiler here")
     (tmp_path / "hopper.c").write_text(HOPPER)
-    subprocess.run([compiler, "-O1", "-o", tmp_path / "hopper", tmp_path / "hopper.c"], check=True, timeout=20)
+    await tool(compiler, "-O1", "-o", tmp_path / "hopper", tmp_path / "hopper.c")
     run = await floor.start([str(tmp_path / "hopper"), "MARK"])
     await run.ready()
     run.kill()
@@ -399,14 +397,14 @@ async def test_two_hundred_ends_at_random_instants_leave_nobody(floor: Floor) ->
 
 
 @pytest.fixture
-def leader_only(tmp_path: Path) -> Iterator[Path]:
+def leader_only(tmp_path: Path) -> Path:
     """The supervisor with one guard removed: it takes the leader's end for the end of the tree."""
     text = PROGRAM.read_text()
     guard = "return self.reap() and not (self.cgroup and "
     assert text.count(guard) == 1
     mutant = tmp_path / "mutant.py"
     mutant.write_text(text.replace(guard, "return (self.reap() or self.over) and not (False and "))
-    yield mutant
+    return mutant
 
 
 async def test_the_observer_catches_a_supervisor_that_kills_the_leader_only(leader_only: Path, tmp_path: Path) -> None:

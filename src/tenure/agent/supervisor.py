@@ -162,7 +162,7 @@ class Output:
     """Moves both streams to output.bin and output.idx in a thread of its own. It goes on reading whatever happens: a
     disk that fails costs bytes, which are counted, and neither blocks nor ends the command."""
 
-    def __init__(self, nudge: str | None) -> None:
+    def __init__(self, nudge: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
         (self.out, self.out_w), (self.err, self.err_w), (self.wake, self.wake_w) = os.pipe(), os.pipe(), os.pipe()
@@ -171,7 +171,9 @@ class Output:
         self.streams, self.seen, self.gaps = {self.out: 1, self.err: 2}, {1: 0, 2: 0}, {1: b"", 2: b""}
         self.size, self.indexed, self.lost, self.error = 0, 0, 0, ""
         self.bell, self.folder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), os.getcwd()
-        self.nudge_path = nudge and min(nudge, os.path.relpath(nudge), key=len)  # an address holds 107 bytes
+        self.nudge_path = ""
+        with suppress(OSError, TypeError):  # nobody to wake; an address holds 107 bytes, hence the detour
+            self.nudge_path = f"/proc/self/fd/{os.open(os.path.dirname(nudge), os.O_PATH)}/{os.path.basename(nudge)}"
         self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
 
     def nudge(self, what: str) -> None:
@@ -187,7 +189,7 @@ class Output:
                 poller.register(fd, select.POLLIN)
             while self.streams and self.wake not in ready:
                 ready = [fd for fd, _ in poller.poll()]
-                for fd in self.streams.keys() & ready:
+                for fd in [fd for fd in self.streams if fd in ready]:
                     if self.move(fd) == 0:
                         poller.unregister(fd)
                         del self.streams[fd]
@@ -201,7 +203,7 @@ class Output:
             for _ in range(DRAIN):
                 if self.move(fd) <= 0:
                     break
-        for fd in (self.data, self.index):
+        for fd in (self.data, self.index, os.open(".", os.O_RDONLY)):  # the folder: their names, before exit.json's
             try:
                 os.fsync(fd)
             except OSError as e:

@@ -208,6 +208,22 @@ async def test_the_child_answers_as_the_functions_do(tmp_path: Path, start: Star
         await probe.close()
 
 
+async def test_a_child_killed_between_two_calls_is_replaced_unnoticed() -> None:
+    probe = ProcProbe(deadline_s=5)
+    try:
+        await probe.disk_free(["/"])
+        assert probe._child is not None
+        pid = probe._child.pid
+        os.kill(pid, 9)
+        deadline = time.monotonic() + 10
+        while (entry := proc.read_entry(pid)) is not None and entry.state != "Z":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        assert isinstance((await probe.disk_free(["/"]))["/"], Value)
+    finally:
+        await probe.close()
+
+
 async def test_a_stopped_child_is_left_behind_and_replaced() -> None:
     """Stopped, it answers nothing: as good as stuck in the kernel, for whoever waits."""
     me = proc.read_entry(os.getpid())
