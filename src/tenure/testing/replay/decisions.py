@@ -18,9 +18,7 @@ _NO_CONTACT = "no_contact"
 def ends(body: Mapping[str, Any]) -> Iterator[Case]:
     """How interrupted jobs are named; a device of a host that says nothing is unknown."""
     for number, case in enumerate(body["cases"], 1):
-        before, after = (
-            Identity(*(case[key][index] for key in ("boot", "namespace", "agent"))) for index in (0, 1)
-        )
+        before, after = (Identity(*(case[key][index] for key in ("boot", "namespace", "agent"))) for index in (0, 1))
         named = name_end(before, after, case.get("supervisor_alive"))
         name = case.get("name", f"interrupted job {number}")
         if "device" in case:
