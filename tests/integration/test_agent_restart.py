@@ -1,4 +1,4 @@
-"""The agent dies and comes back: jobs go on, nothing is told twice as news, nothing is lost, and nothing starts twice."""
+"""The agent dies and comes back: jobs go on, nothing is lost, nothing is told twice as news, nothing starts twice."""
 
 from __future__ import annotations
 

@@ -123,6 +123,14 @@ print(oct(os.umask(0)), os.getcwd(), sorted(os.environ))
     ]
 
 
+async def test_any_bytes_reach_the_command(floor: Floor) -> None:
+    """Also where the spawner has no locale, as it has none: names and arguments are bytes, not text."""
+    argv = ["/bin/sh", "-c", 'printf "%s|%s" "$1" "$ODD"', "sh", "grüße \udcff\n"]
+    run = await floor.start(argv, env={"ODD": "\udc80€"}, cwd=str(floor.root))
+    await run.ended()
+    assert run.output == "grüße ".encode() + b"\xff\n|\x80" + "€".encode()
+
+
 async def test_dispositions_are_the_default_whatever_the_agent_ignores(tmp_path: Path) -> None:
     """An agent started by nohup ignores SIGHUP; one that lets the kernel reap ignores SIGCHLD. The command must not."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGCHLD)}

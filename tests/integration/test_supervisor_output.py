@@ -326,7 +326,7 @@ spawner.wait(30)
 """
 
 
-@pytest.mark.parametrize("mutant", ["", "os.fsync(fd)\n            except", "return os.fsync(os.open"])
+@pytest.mark.parametrize("mutant", ["", "os.fsync(fd)\n            except", "os.fsync(os.open"])
 def test_at_every_power_cut_exit_json_means_that_the_output_is_there(tmp_path: Path, mutant: str) -> None:
     """Replayed from a record of writes and syncs; each removed sync has to be missed."""
     root, program = tmp_path / "state", tmp_path / "supervisor.py"

@@ -53,9 +53,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """exit.json is there: the tree is gone, and this is how it ended."""
+    """exit.json is there: the tree is gone, and this is how it ended. ``identity`` says who its supervisor was, where
+    its record can be read."""
 
     record: Mapping[str, Any]
+    identity: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,11 @@ def _ended(folder: Path) -> Ended | Lost | None:
         return None
     except (OSError, ValueError) as e:  # written by rename after an fsync: this is damage, not a half-written file
         return Lost("unreadable", f"{folder / 'exit.json'}: {e}")
-    return Ended(record)
+    try:
+        identity = Identity.of(json.loads((folder / "supervisor.json").read_bytes()))
+    except (OSError, KeyError, TypeError, ValueError):
+        identity = None  # how it ended does not depend on it
+    return Ended(record, identity)
 
 
 def _record(folder: Path) -> dict[str, Any] | Lost:

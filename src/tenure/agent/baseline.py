@@ -79,3 +79,8 @@ def at_rest(sample: DeviceSample) -> bool:
     """Whether every process list that answers is empty, the compute list among them."""
     lists = (sample.compute, sample.graphics, sample.mps)
     return isinstance(sample.compute, Value) and not any(isinstance(each, Value) and each.value for each in lists)
+
+
+def mib(amount: int) -> str:
+    """``512 MiB``; the bytes themselves where they are less than one."""
+    return f"{amount / (1 << 20):.0f} MiB" if amount >= 1 << 20 else f"{amount} bytes"

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import random
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Protocol
-
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure.agent.shipper import Shipper
 from tenure.domain.commands import Register
 from tenure.errors import TenureError
 from tenure.paths import connect_unix
 from tenure.wire import frames
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
 
 log = logging.getLogger("tenure.agent.connection")
 
@@ -65,6 +66,7 @@ class Connection:
         self._wake = asyncio.Event()
         self._output = asyncio.Event()
         self._socket: ClientConnection | None = None
+        self.ready = asyncio.Event()
         self.up = False
         self.down_since = time.monotonic()
         self.refusal = ""
@@ -92,16 +94,20 @@ class Connection:
 
     async def run(self) -> None:
         """Connects, again and again, until cancelled."""
+        await asyncio.to_thread(importlib.import_module, "websockets.asyncio.client")  # while the devices are found
+        from websockets.exceptions import WebSocketException
+
+        await self.ready.wait()
         pause = 0.05
         while True:
             began = time.monotonic()
             try:
                 await self._session()
-            except (OSError, TimeoutError, InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError) as error:
+            except (OSError, TimeoutError, EOFError, WebSocketException) as error:
                 log.debug("link lost: %s", error)
             except TenureError as error:
                 self.refusal = str(error)
-                log.error("the controller's frame cannot be used: %s", error)
+                log.error("the link was given up: %s", error)
             finally:
                 self._down()
             pause = 0.05 if time.monotonic() - began > 10.0 else min(pause * 2, LONGEST_PAUSE_S)
@@ -116,6 +122,8 @@ class Connection:
         self._texts.clear()
 
     async def _session(self) -> None:
+        from websockets.asyncio.client import connect
+
         raw = connect_unix(self._path, timeout=5.0)
         raw.setblocking(False)
         options: dict[str, Any] = {"compression": None, "max_size": MAX_FRAME, "proxy": None, "open_timeout": 10}

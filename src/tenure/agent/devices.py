@@ -13,13 +13,12 @@ import logging
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tenure.agent import claims
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.options import Options
 from tenure.domain.device import NOT_LOOKED, Condition
-from tenure.domain.reading import Reading, Unavailable, Value
+from tenure.domain.reading import Reason, Value
 from tenure.errors import TenureError
 from tenure.paths import Layout
 from tenure.probes import discovery
@@ -106,15 +105,17 @@ class Devices:
                 self.by_uuid[told.uuid] = AgentDevice(names[told.uuid], told, source)
             else:
                 known.found, known.missing = told, None
-        words = "; ".join(p.failure.detail or str(p.failure.reason) for p in problems)
         for uuid, device in self.by_uuid.items():
             if uuid not in seen:
                 # Stable words: a report goes out only when something changed.
                 why = "the driver cannot be asked" if problems else "the driver no longer lists it"
                 device.missing = Condition("unknown", why)
-        self.problems = tuple(filter(None, (self.problem, *(_problem_words(p) for p in problems))))
-        if words:
-            log.warning("discovery: %s", words)
+        # No library and no driver is what a host without a GPU looks like: nothing to be put right.
+        said = (_problem_words(p) for p in problems if p.failure.reason is not Reason.LIBRARY_MISSING)
+        now = tuple(filter(None, (self.problem, *said)))
+        if now != self.problems:
+            log.warning("discovery: %s", "; ".join(now) or "the problems are gone")
+        self.problems = now
         return before != {uuid: (device.name, device.missing) for uuid, device in self.by_uuid.items()}
 
     def take_claims(self, leased: Iterable[str] = ()) -> bool:
@@ -141,6 +142,9 @@ class Devices:
             return Condition("unknown", error.message)
         if isinstance(taken, claims.Claim):
             device.claim = taken
+            left = taken.left_behind
+            if left is not None and left.controller != str(self._layout.home):
+                log.warning("%s: %s never gave it back; contexts it left will show", device.name, left)
             return None
         holder = taken.holder
         if holder is not None and holder.controller == str(self._layout.home):
@@ -181,28 +185,6 @@ class Devices:
             elif device.claim is not None:
                 device.claim.release()
             device.claim = None
-
-
-def labels_of(device: AgentDevice) -> dict[str, Any]:
-    """The detected labels, as they travel."""
-    return {key: label.to_dict() for key, label in device.found.labels.items()}
-
-
-def facts_of(device: AgentDevice) -> dict[str, Any]:
-    """What is known of the device, unknowns with their reason."""
-    found = device.found
-    told: dict[str, Any] = {"source": found.source, "mig_parent": found.mig_parent}
-    readings: dict[str, Reading[Any]] = {
-        "model": found.model,
-        "memory": found.memory,
-        "pci": found.pci,
-        "capability": found.capability,
-        "driver": found.driver,
-        "cuda": found.cuda,
-    }
-    for name, reading in readings.items():
-        told[name] = {"unknown": str(reading.reason)} if isinstance(reading, Unavailable) else reading.value
-    return told
 
 
 def is_news(before: Condition | None, now: Condition) -> bool:

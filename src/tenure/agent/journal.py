@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from tenure.agent import core
 from tenure.agent import records as r
+from tenure.domain.instructions import Instruction
 from tenure.durable import FramedLog, Torn
 from tenure.errors import TenureError
 from tenure.wire import frames
@@ -100,3 +101,9 @@ class Journal:
             self._log.sync()
         finally:
             self._log.close()
+
+
+def warm() -> None:
+    """Makes every validator ahead of the first job, which would otherwise wait for it. Run in a thread."""
+    for kind in (*_KINDS.values(), *get_args(Instruction)):
+        frames.adapter(kind)

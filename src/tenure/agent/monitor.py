@@ -17,16 +17,16 @@ from tenure.agent import records as r
 from tenure.agent import watch
 from tenure.agent.devices import AgentDevice
 from tenure.agent.runs import Run
-from tenure.agent.sampler import JobSampler, gather_handles
 from tenure.domain.reading import Reading, Value
-from tenure.domain.use import Handles
 from tenure.durable import LogFailed
 from tenure.errors import TenureError
 from tenure.probes import proc
 from tenure.probes.nvml_records import DeviceSample
 
 if TYPE_CHECKING:
+    from tenure.agent.sampler import JobSampler
     from tenure.agent.shell import Shell
+    from tenure.domain.use import Handles
 
 log = logging.getLogger("tenure.agent.monitor")
 
@@ -116,6 +116,8 @@ class Monitor:
         at = time.monotonic()
         handles: Reading[Handles] | None = None
         if sampler.look_due(at):
+            from tenure.agent.instants import gather_handles
+
             handles = gather_handles(await shell.proc_probe.handles(tree[1:]), at)
         mine = {uuid: sample for uuid, sample in samples.items() if uuid in sampler.devices}
         news = None

@@ -42,7 +42,8 @@ async def _take_up(shell: Shell, attempt: r.Attempt) -> None:
         return
     shell.shipper.add(key, folder, attempt.output_acked)
     begun = (folder / "supervisor.json").exists() or (folder / "exit.json").exists()
-    if not begun and attempt.phase == "accepted" and not lost.rebooted(shell, attempt):
+    wanted = attempt.phase == "accepted" and not lost.rebooted(shell, attempt)
+    if not begun and wanted and (attempt.stop is None or not folder.exists()):
         # Whoever may still be about to begin it (the last agent's spawner) and this start meet at the supervisor's
         # record, which is created exclusively: one of them wins.
         log.info("%s#%d was accepted and not started: starting it now", *key)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 
-from tenure.agent.baseline import SLACK_BYTES
+from tenure.agent.baseline import SLACK_BYTES, mib
 from tenure.agent.watch import describe_process, listed, name_process
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
-from tenure.domain.use_instant import mib
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
 _NOT_THERE = frozenset({Reason.NOT_SUPPORTED, Reason.FUNCTION_MISSING})

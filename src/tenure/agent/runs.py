@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tenure.agent import adopt, environment, folders, lost
+from tenure.agent import adopt, folders, lost
 from tenure.agent import records as r
+from tenure.agent.launch import spec_of
 from tenure.agent.release import Traces
-from tenure.agent.sampler import JobSampler
 from tenure.agent.shipper import indexed_bytes
 from tenure.agent.spawner import StartRefused, StartUnknown
 from tenure.domain.job import Outcome
@@ -27,6 +27,7 @@ from tenure.durable import LogFailed, sync_dir
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.agent.sampler import JobSampler
     from tenure.agent.shell import Shell
 
 log = logging.getLogger("tenure.agent.runs")
@@ -61,7 +62,6 @@ class Runs:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self.live: dict[r.Key, Run] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, key: r.Key) -> None:
         """Effect ``Spawn``: makes the supervisor of an accepted attempt and watches it to its end."""
@@ -133,22 +133,27 @@ class Runs:
             await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent"))
             return False
         try:
-            self._prepare(run, attempt)
+            folders.prepare(run.folder, spec_of(shell, attempt, run.folder))
+            # The folder's name is made durable beside the work: without it a power cut could take the exit record.
+            shell.aside(asyncio.to_thread(sync_dir, run.folder.parent))
+            attempt = shell.state.attempts[run.key]
+            if attempt.stop is not None:  # it came while the devices were still being found
+                return await self._examine(run, attempt.stop)
             started = await shell.spawner.start(run.folder, fds)
         except OSError as error:
             await self._tell(r.NotStarted(job, number, f"its folder cannot be made: {error}"))
             return False
         except (StartRefused, StartUnknown) as error:
-            return await self._examine(run, error)
+            return await self._examine(run, error.message)
         run.handle = adopt.Handle.open(run.folder, started.pid, started.start_ticks)
         await self._announce(run, (started.pid, started.start_ticks), started.leader_pid)
         return True
 
-    async def _examine(self, run: Run, error: TenureError) -> bool:
-        """No clear yes from the spawner: the folder tells, and is sealed where nothing has begun."""
+    async def _examine(self, run: Run, why: str) -> bool:
+        """No clear yes from the spawner, or a stop before it: the folder tells, sealed where nothing has begun."""
         found = await asyncio.to_thread(adopt.examine, run.folder)
         if isinstance(found, adopt.Lost) and found.reason in ("never_started", "unreadable"):
-            await self._tell(r.NotStarted(*run.key, error.message))
+            await self._tell(r.NotStarted(*run.key, why))
             return False
         await self._adopt(run, found)
         return True
@@ -156,8 +161,12 @@ class Runs:
     async def _adopt(self, run: Run, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
         run.started_at = time.monotonic()
         if not isinstance(found, adopt.Alive):
-            identity = found.identity if isinstance(found, adopt.Lost) else None
-            run.leader = identity.leader_pid if identity is not None else None
+            executed = not isinstance(found, adopt.Ended) or found.record.get("kind") != "spawn_failed"
+            if found.identity is not None and executed:
+                # It may have begun and ended with nobody to tell of either: the record is to show that it ran, and as
+                # which process. Told twice it changes nothing.
+                supervisor = (found.identity.pid, found.identity.start_ticks)
+                await self._announce(run, supervisor, found.identity.leader_pid)
             return
         run.handle, identity = found.handle, found.identity
         leader = identity.leader_pid
@@ -180,42 +189,6 @@ class Runs:
         if leader is not None:
             evidence = str(run.folder / "samples.log") if self._gpus(run) else ""
             await self._tell(r.Started(*run.key, supervisor, leader, evidence))
-
-    def _prepare(self, run: Run, attempt: r.Attempt) -> None:
-        assert attempt.spec is not None
-        shell, spec = self._shell, attempt.spec
-        named = []
-        for grant in attempt.grants:
-            device = shell.devices.by_uuid.get(grant.uuid)
-            kind = device.found.kind if device is not None else ""
-            named.append((grant.device, grant.uuid, kind, grant.lease, grant.token))
-        scratch = run.folder / "scratch"
-        env = environment.job_environment(
-            spec.env,
-            job=attempt.job,
-            attempt=attempt.attempt,
-            devices=named,
-            scratch=str(scratch),
-            controller=str(shell.layout.ctl_sock),
-            scenario=shell.scenario,
-        )
-        folders.prepare(
-            run.folder,
-            {
-                "v": 1,
-                "job": attempt.job,
-                "attempt": attempt.attempt,
-                "argv": list(spec.argv),
-                "cwd": spec.cwd or str(scratch),
-                "env": env,
-                "grace_s": spec.grace_s,
-                "umask": spec.umask,
-                "cgroup_parent": shell.cgroup_parent,
-                "nudge": str(shell.layout.nudge_sock),
-            },
-        )
-        # The name of the folder is made durable beside the work: without it a power cut could take the exit record.
-        self._aside(asyncio.to_thread(sync_dir, run.folder.parent))
 
     # -- watching
 
@@ -257,6 +230,9 @@ class Runs:
             use = run.sampler.final()
         shell.prover.remember(run.key, self.traces(run))
         await self._tell(r.Ended(job, number, outcome, size, proofs, use))
+        shell.connection.output_ready()
+        with contextlib.suppress(LogFailed):  # the next acknowledgement says it again
+            shell.settle_output(run.key)
 
     async def _lost(self, attempt: r.Attempt, why: str) -> Outcome:
         """Names the end of an attempt whose supervisor is gone, after ending what it may have left behind."""
@@ -284,16 +260,23 @@ class Runs:
         gpus = self._gpus(run)
         if not gpus:
             return
+        from tenure.agent.sampler import JobSampler  # only where there is a GPU: a CPU job need not wait for it
+
         sampler = JobSampler(run.folder / "samples.log", gpus)
+        attempt = self._shell.state.attempts[run.key]
         try:
-            if not await asyncio.to_thread(sampler.resume):
-                attempt = self._shell.state.attempts[run.key]
+            resumed = await asyncio.to_thread(sampler.resume)
+        except (OSError, TenureError, ValueError) as error:
+            resumed, sampler.trouble = False, f"earlier samples cannot be read: {error}"
+        try:
+            if not resumed:
                 window = attempt.spec.window if attempt.spec is not None else {}
                 baselines = {uuid: self._shell.baseline_of(uuid) for uuid in gpus}
                 sampler.begin(started_at=run.started_at, baselines=baselines, window=window)
-        except (OSError, TenureError, ValueError) as error:
-            log.error("no samples of %s#%d: %s", *run.key, error)
-            sampler.trouble = f"its samples could not be kept: {error}"
+        except (OSError, TenureError) as error:
+            sampler.trouble = f"samples cannot be kept: {error}"
+        if sampler.trouble:
+            log.error("%s#%d: %s", *run.key, sampler.trouble)
         run.sampler = sampler
         self._shell.monitor.hurry()
 
@@ -309,13 +292,3 @@ class Runs:
                     raise
                 log.error("%s", error)
                 await asyncio.sleep(1.0)
-
-    def _aside(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done_aside)
-
-    def _done_aside(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work beside a run failed: %s", error)

@@ -17,28 +17,27 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import tenure
 from tenure.agent import cgroups, core, restart
 from tenure.agent import records as r
 from tenure.agent.baseline import Baselines
 from tenure.agent.connection import Connection
-from tenure.agent.devices import AgentDevice, Devices, facts_of, is_news, labels_of
+from tenure.agent.devices import AgentDevice, Devices, is_news
 from tenure.agent.folders import discard, key_of
 from tenure.agent.identity import AgentIdentity
-from tenure.agent.journal import Journal
+from tenure.agent.journal import Journal, warm
 from tenure.agent.monitor import Monitor
+from tenure.agent.offers import register
 from tenure.agent.options import Options
 from tenure.agent.prover import Prover
 from tenure.agent.recovery import recover
 from tenure.agent.runs import Runs
 from tenure.agent.shipper import Shipper
 from tenure.agent.spawner import Spawner
-from tenure.domain.commands import KnownAttempt, OfferedDevice, Register
+from tenure.domain.commands import Register
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading
 from tenure.durable import LogFailed
 from tenure.errors import TenureError
-from tenure.mounts import survives_reboot, user_name
 from tenure.paths import Layout, bind_unix
 from tenure.probes.proc_child import ProcProbe
 from tenure.wire import frames
@@ -213,39 +212,8 @@ class Shell:
 
     def register(self) -> Register:
         """Who this agent is and everything it has, as of now."""
-        offered = []
-        for device in self.devices.by_uuid.values():
-            self._registered[device.uuid] = device.offered
-            offered.append(
-                OfferedDevice(
-                    name=device.name,
-                    uuid=device.uuid,
-                    kind=device.found.kind,
-                    simulated=device.found.simulated,
-                    high_water=self.state.high_water.get(device.uuid, 0),
-                    condition=device.offered,
-                    labels=labels_of(device),
-                    facts=facts_of(device),
-                )
-            )
-        facts = {
-            "pid": os.getpid(),
-            "version": tenure.__version__,
-            "problems": list(self.devices.problems),
-            "state_survives_reboot": survives_reboot(self.layout.agent),
-        }
-        me = self.identity
-        return Register(
-            agent=me.agent,
-            host=me.host,
-            boot_id=me.boot_id,
-            namespace=me.namespace,
-            instance=me.instance,
-            user=user_name(),
-            devices=tuple(offered),
-            known=tuple(KnownAttempt(a.job, a.attempt, a.tokens) for a in self.state.attempts.values()),
-            facts=facts,
-        )
+        self._registered = {uuid: device.offered for uuid, device in self.devices.by_uuid.items()}
+        return register(self)
 
     def owed(self) -> list[str]:
         """The frames of everything the controller is to be told on a new connection, in order."""
@@ -260,7 +228,12 @@ class Shell:
         """A frame from the controller. One that cannot be read ends the link; what it meant is said again."""
         kind = frame["type"]
         if kind in ("start", "stop"):
-            self.tell(frames.read_instruction(frame))
+            try:
+                told = frames.read_instruction(frame)
+            except TenureError as error:
+                log.error("an instruction that cannot be read was not followed: %s", error)
+                return
+            self.tell(told)
         elif kind == "ack":
             self.tell(r.Acked(int(frame["seq"])))
         elif kind == "output_ack":
@@ -284,6 +257,12 @@ class Shell:
             self._output_told[key] = now
             self.tell(r.OutputTaken(*key, news))
 
+    def settle_output(self, key: r.Key) -> None:
+        """Tells the core of acknowledged output that was held back until the attempt was over."""
+        stream, attempt = self.shipper.streams.get(key), self.state.attempts.get(key)
+        if stream is not None and attempt is not None and stream.acked > attempt.output_acked:
+            self.tell(r.OutputTaken(*key, stream.acked))
+
     # -- life
 
     async def run(self) -> None:
@@ -294,17 +273,17 @@ class Shell:
         loop.add_reader(self._nudges.fileno(), self._nudged)
         forever: list[asyncio.Task[Any]] = []
         try:
-            probing = asyncio.create_task(asyncio.to_thread(cgroups.probe))
-            await self.spawner.open()
             first = asyncio.create_task(self._first_discovery())
-            found = await probing
+            await self.spawner.open()
+            forever = [first, asyncio.create_task(self.connection.run())]
+            found = await asyncio.to_thread(cgroups.probe)
             self.cgroup_parent = found.parent
             log.info("cgroups of jobs: %s", found.reason)
             await asyncio.wait([first], timeout=FIRST_LOOK_S)
+            self.connection.ready.set()
             self.aside(recover(self))
-            forever = [
-                first,
-                asyncio.create_task(self.connection.run()),
+            self.aside(asyncio.to_thread(warm))
+            forever += [
                 asyncio.create_task(self.monitor.run()),
                 asyncio.create_task(self._keep_discovering()),
                 asyncio.create_task(self._keep_controller()),

@@ -10,10 +10,9 @@ stroke, and "populated 0" is asked for as well.
 A stop (SIGTERM: TERM to every member, grace, then KILL; SIGUSR1: KILL now) never waits for output or a disk: the main
 thread owns signals and children and touches nothing but /proc and the cgroup until the tree is gone; one thread moves
 the output. Signals are blocked from before the fork and fetched with sigtimedwait: without a handler there is no
-instant at which a stop could come too early.
+instant at which a stop could come too early. Run with -I -S; pathlib and typing would double start-up time and memory.
 """
-# Run with -I -S; pathlib, typing and subprocess would double start-up time and memory, so:
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH109, PTH116, PTH208
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH109, PTH116, PTH119, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class Tree:
 
     def __init__(self) -> None:
         self.me, self.leader, self.status, self.cgroup = os.getpid(), 0, 0, ""
-        self.over, self.ended = False, (0.0, 0.0)  # the leader's end; its time in UTC and monotonic seconds
+        self.over, self.ended = False, (time.time(), time.monotonic())  # the leader's end, in UTC and monotonic seconds
         self.stopped, self.killed, self.stragglers = False, False, 0
 
     def members(self) -> list[Proc]:
@@ -149,8 +148,7 @@ class Tree:
             if got is None or got.si_signo == signal.SIGCHLD:
                 continue
             self.reap()  # an end that came before the stop is an end of its own
-            first = not self.stopped and not self.over
-            self.stopped = self.stopped or first
+            first, self.stopped = not (self.stopped or self.over), self.stopped or not self.over
             if got.si_signo == signal.SIGUSR1:
                 deadline = 0.0
             elif first:
@@ -159,8 +157,7 @@ class Tree:
 
 
 class Output:
-    """Moves both streams to output.bin and output.idx in a thread of its own. It goes on reading whatever happens: a
-    disk that fails costs bytes, which are counted, and neither blocks nor ends the command."""
+    """Moves both streams to output.bin and output.idx in a thread. A failing disk costs bytes, counted, and no more."""
 
     def __init__(self, nudge: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -235,11 +232,10 @@ class Attempt:
     """One attempt, from the request to exit.json. The supervisor's working directory is the attempt's folder."""
 
     def __init__(self) -> None:
-        """Raises where nothing can be run; then there is no supervisor.json, and no exit.json will come."""
         if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or LIBC.prctl(PR_SET_NAME, b"tenure-sup", 0, 0, 0):
             raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
         me, boot = Proc(os.getpid()), read_file("/proc/sys/kernel/random/boot_id").decode().strip()
-        self.spec, self.began = json.loads(read_file("spec.json")), (time.time(), time.monotonic())
+        self.spec, self.began, self.group = json.loads(read_file("spec.json")), (time.time(), time.monotonic()), ""
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
         self.output, self.tree, (self.status, self.status_w) = Output(self.spec.get("nudge")), Tree(), os.pipe()
         with open(RESERVE, "a") as file:
@@ -249,25 +245,22 @@ class Attempt:
         self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
 
     def publish(self, path: str, mode: str) -> None:
-        """Not fsynced: after a power cut another boot id makes all of it void."""
-        with open(path, mode) as file:
+        with open(path, mode) as file:  # not fsynced: after a power cut another boot id makes all of it void
             json.dump(self.mine, file)
 
     def fork(self) -> int:
         """Into a new cgroup where one can be made: clone3 puts the child there from its first instruction, without the
         milliseconds that moving a running process costs. Where that fails the subreaper alone has to do."""
         if parent := self.spec.get("cgroup_parent"):
-            group = f"{parent}/tenure-{self.spec['job']}.{self.spec['attempt']}"
             with suppress(OSError):
-                os.mkdir(group)
-                os.stat(f"{group}/cgroup.kill")
-                arguments = [CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, os.open(group, os.O_RDONLY)]
-                pid = int(LIBC.syscall(SYS_CLONE3, struct.pack("11Q", *arguments), 88))
+                self.group = f"{parent}/tenure-{self.spec['job']}.{self.spec['attempt']}"
+                os.mkdir(self.group)
+                os.stat(f"{self.group}/cgroup.kill")
+                args = [CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, os.open(self.group, os.O_RDONLY)]
+                pid = int(LIBC.syscall(SYS_CLONE3, struct.pack("11Q", *args), 88))
                 if pid >= 0:
-                    self.tree.cgroup = group
+                    self.tree.cgroup = self.group
                     return pid
-            with suppress(OSError):
-                os.rmdir(group)
         return os.fork()
 
     def become_command(self) -> None:
@@ -281,8 +274,7 @@ class Attempt:
                 os.closerange(fd, fd + 1)  # unlike close, says nothing of the listing's own descriptor, which is gone
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 signal.signal(number, signal.SIG_DFL)
-            if spec.get("umask") is not None:
-                os.umask(spec["umask"])
+            os.umask(os.umask(0) if spec.get("umask") is None else spec["umask"])
             doing, hint = f"enter {spec['cwd']}", "create it on this host, or name another working directory with --cwd"
             os.chdir(spec["cwd"])
             doing, hint = f"run {spec['argv'][0]}", "check its execute bit and its #! line"
@@ -317,12 +309,11 @@ class Attempt:
         signaled = failure is None and os.WIFSIGNALED(tree.status)
         kind = "spawn_failed" if failure else "signaled" if signaled else "exited"
         code = failure["code"] if failure else None if signaled else os.WEXITSTATUS(tree.status)
-        ended, ended_mono = tree.ended if tree.over else (time.time(), time.monotonic())
         number = os.WTERMSIG(tree.status) if signaled else None
         record: dict[str, object] = {"v": 1, **self.names, "kind": kind, "code": code, "signal": number}
         record |= {"error": failure["error"] if failure else trouble, "stopped": tree.stopped, "killed": tree.killed}
         record |= {"stragglers": tree.stragglers, "tree_empty": True, "boot_id": self.mine["boot_id"]}
-        record |= {"started_at": self.began[0], "ended_at": ended, "wall_s": ended_mono - self.began[1]}
+        record |= {"started_at": self.began[0], "ended_at": tree.ended[0], "wall_s": tree.ended[1] - self.began[1]}
         record |= {"output_bytes": output.size, "stdout_bytes": output.seen[1], "stderr_bytes": output.seen[2]}
         record |= {"output_lost_bytes": output.lost, "output_error": output.error or None}
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024  # the child was a copy of this one until exec
@@ -339,12 +330,12 @@ def write_exit(record: dict[str, object]) -> None:
             os.ftruncate(fd, len(text))
             os.fsync(fd)
             os.rename(RESERVE, "exit.json")
-            return os.fsync(os.open(".", os.O_RDONLY))
+            os.fsync(os.open(".", os.O_RDONLY))
+            break
         except OSError:
             with suppress(OSError):
                 os.unlink(RESERVE)
             time.sleep(min(5.0, 0.05 * 2 ** min(attempt, 9)))
-    return None
 
 
 def reply(control: socket.socket, request: bytes, **said: object) -> None:
@@ -365,7 +356,7 @@ def supervise(control: socket.socket, request: bytes) -> None:
         trouble = f"the supervisor failed, and ended the job: {type(e).__name__}: {e}"
         attempt.tree.kill_everything()
     with suppress(OSError):
-        os.rmdir(attempt.tree.cgroup)
+        os.rmdir(attempt.group)
     attempt.output.finish()
     write_exit(attempt.outcome(trouble))
     attempt.output.nudge("exit")

@@ -11,10 +11,9 @@ import pwd
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
-from tenure.agent.baseline import SLACK_BYTES
+from tenure.agent.baseline import SLACK_BYTES, mib
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
-from tenure.domain.use_instant import mib
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
 #: A list that this driver does not have is not missed; any other failure of a list means that nobody could look.

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import fcntl
 import gc
+import json
 import os
 import sys
 from typing import NoReturn
@@ -85,7 +86,9 @@ def _run(paths: Layout, embedded: bool) -> int:
 
 
 def _refuse(error: TenureError) -> int:
-    print(f"tenure controller: {error}", file=sys.stderr, flush=True)
+    # A line of the log for people, and one from which whoever started this rebuilds the error.
+    print(f"tenure controller: {error}", file=sys.stderr)
+    print(json.dumps({"event": "refused", "error": error.to_dict()}), file=sys.stderr, flush=True)
     return error.exit_code
 
 

@@ -10,28 +10,25 @@ be called from any thread. They block: an event loop calls them in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tenure.domain import events as ev
-from tenure.domain.device import Device, DeviceState
-from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.device import Device
+from tenure.domain.job import Job, Lease
 from tenure.domain.state import FleetState
 from tenure.errors import TenureError
 from tenure.ledger import rows, tables
+from tenure.ledger.changes import Changes
+from tenure.ledger.loading import loaded
 from tenure.ledger.rows import Row, Stored
+from tenure.ledger.statements import statements_for
 
 _CHUNK = 500
-# Spelt as in the partial indexes, so that they are used.
-_LIVE = tables.leases.c.state != sa.literal_column("'released'")
-_UNFINISHED = tables.jobs.c.state != sa.literal_column("'ended'")
-_T = TypeVar("_T")
 
 
 class LedgerError(TenureError):
@@ -43,71 +40,6 @@ class LedgerError(TenureError):
     unsure = False
 
 
-class Prepared:
-    """One statement, compiled once for a store, run with many rows: tuples of plain values in the order of ``names``.
-
-    Its parameters are the names with ``to_`` before them.
-
-    SQLAlchemy's own ``execute`` looks at every value of every row again; for rows that are plain already that costs
-    more than the insert itself.
-    """
-
-    def __init__(self, statement: sa.sql.ClauseElement, names: Sequence[str], dialect: sa.engine.Dialect) -> None:
-        compiled: Any = statement.compile(dialect=dialect)
-        self.sql = str(compiled)
-        parameters = [f"to_{name}" for name in names]
-        wanted: list[str] | None = compiled.positiontup
-        self._arrange: Callable[[Row], Any] | None
-        if wanted is None:
-            self._arrange = lambda row: dict(zip(parameters, row, strict=True))
-        elif wanted == parameters:
-            self._arrange = None
-        else:
-            self._arrange = itemgetter(*(parameters.index(name) for name in wanted))
-
-    def run(self, connection: sa.Connection, many: Sequence[Row]) -> int:
-        """Runs the statement for every row; gives the number of rows that it changed."""
-        if not many:
-            return 0
-        values = list(many) if self._arrange is None else [self._arrange(row) for row in many]
-        return connection.exec_driver_sql(self.sql, values).rowcount
-
-
-class _Statements:
-    """Every statement of a commit, for one dialect."""
-
-    def __init__(self, dialect: sa.engine.Dialect) -> None:
-        def bound(names: Sequence[str]) -> dict[str, Any]:
-            return {name: sa.bindparam(f"to_{name}") for name in names}  # a bare column's name is reserved
-
-        def insert(table: sa.Table, names: Sequence[str]) -> Prepared:
-            return Prepared(sa.insert(table).values(bound(names)), names, dialect)
-
-        def update(table: sa.Table, names: Sequence[str]) -> Prepared:
-            *moving, key = names
-            it = table.c[key] == sa.bindparam(f"to_{key}")
-            return Prepared(sa.update(table).where(it).values(bound(moving)), names, dialect)
-
-        def upsert(table: sa.Table, names: Sequence[str], key: str) -> Prepared:
-            make = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-            new: Any = make(table).values(bound(names))
-            changed = {name: new.excluded[name] for name in names if name != key}
-            return Prepared(new.on_conflict_do_update(index_elements=[key], set_=changed), names, dialect)
-
-        self.events = insert(tables.events, rows.EVENT)
-        self.agents = upsert(tables.agents, rows.AGENT, "id")
-        self.tokens = upsert(tables.tokens, rows.TOKEN, "uuid")
-        self.devices = upsert(tables.devices, rows.DEVICE, "name")
-        self.devices_moved = update(tables.devices, rows.DEVICE_MOVING)
-        self.jobs = insert(tables.jobs, rows.JOB)
-        self.jobs_moved = update(tables.jobs, rows.JOB_MOVING)
-        self.leases = insert(tables.leases, rows.LEASE)
-        self.leases_moved = update(tables.leases, rows.LEASE_MOVING)
-        head, moving = tables.head, ("version", "sequence", "last_arrival", "token_floor")
-        here = head.c.version == sa.bindparam("to_before")
-        self.head = Prepared(sa.update(head).where(here).values(bound(moving)), (*moving, "before"), dialect)
-
-
 class Ledger:
     """The durable history and the rows that follow from it. ``Ledger.open(path)`` opens the store of a path."""
 
@@ -115,7 +47,7 @@ class Ledger:
         self._writing = writing
         self._reading = reading
         self._writer: sa.Connection | None = None
-        self._statements = _Statements(writing.dialect)
+        self._statements = statements_for(writing.dialect)
 
     @staticmethod
     def open(path: str | Path) -> Ledger:
@@ -152,7 +84,7 @@ class Ledger:
         agree. A controller that comes up decides ``Begin`` before anything else: nobody has been heard by it yet.
         """
         with self._transaction() as connection:
-            fresh = _loaded(connection)
+            fresh = loaded(connection)
         state.become(fresh)
 
     def commit(self, events: Sequence[ev.Event], state: FleetState) -> list[Stored]:
@@ -168,7 +100,7 @@ class Ledger:
 
     def write(self, events: Sequence[ev.Event], stored: Sequence[Stored], state: FleetState) -> None:
         """``commit`` for events that have been made rows already."""
-        changes = _Changes(events, state)
+        changes = Changes(events, state)
         do = self._statements
         with self._transaction() as connection:
             before = state.version - len(stored)
@@ -274,7 +206,7 @@ class Ledger:
         if owner:
             query = query.where(table.c.owner == owner)
         if state == "open":
-            query = query.where(_UNFINISHED)
+            query = query.where(tables.UNFINISHED)
         elif state:
             query = query.where(table.c.state == state)
         if device:
@@ -314,95 +246,6 @@ class Ledger:
                 for row in self._read(query):
                     found[(row["owner"], row["key"])] = (row["id"], row["body_hash"])
         return found
-
-
-class _Changes:
-    """The rows that a batch touched, sorted by what has to be done with them.
-
-    The events tell which rows are new: a job is born by ``JobSubmitted``, a lease by ``LeaseGranted``; a device is
-    written whole when it is registered and in its moving parts otherwise.
-    """
-
-    def __init__(self, events: Iterable[ev.Event], state: FleetState) -> None:
-        new: set[str] = set()
-        registered: set[str] = set()
-        for event in events:
-            if isinstance(event, ev.JobSubmitted):
-                new.add(event.job)
-            elif isinstance(event, ev.LeaseGranted):
-                new.update(lease for lease, _, _ in event.leases)
-            elif isinstance(event, ev.DeviceRegistered):
-                registered.add(event.device)
-        self.agents: list[Row] = []
-        self.tokens: list[Row] = []
-        self.devices: list[Row] = []
-        self.devices_moved: list[Row] = []
-        self.jobs: list[Row] = []
-        self.jobs_moved: list[Row] = []
-        self.leases: list[Row] = []
-        self.leases_moved: list[Row] = []
-        for table, key in state.touched:
-            if table == "devices":
-                device = state.devices[key]
-                if key in registered:
-                    self.devices.append(rows.device_row(device))
-                else:
-                    self.devices_moved.append(rows.device_moving(device))
-            elif table == "jobs":
-                job = state.jobs.get(key) or state.closed[key]
-                if key in new:
-                    self.jobs.append(rows.job_row(job))
-                else:
-                    self.jobs_moved.append(rows.job_moving(job))
-            elif table == "leases":
-                lease = state.leases.get(key) or state.released[key]
-                if key in new:
-                    self.leases.append(rows.lease_row(lease))
-                else:
-                    self.leases_moved.append(rows.lease_moving(lease))
-            elif table == "tokens":
-                self.tokens.append((key, state.tokens[key]))
-            elif table == "agents":
-                self.agents.append(rows.agent_row(state.agents[key]))
-            else:
-                raise KeyError(f"no table {table!r} for {key!r}")
-
-
-def _loaded(connection: sa.Connection) -> FleetState:
-    def read(query: sa.Select[Any], record: Callable[[Mapping[str, Any]], _T]) -> list[_T]:
-        return [record(row._asdict()) for row in connection.execute(query)]
-
-    state = FleetState()
-    head = connection.execute(sa.select(tables.head)).mappings().one()
-    state.version, state.sequence = head["version"], head["sequence"]
-    state.last_arrival, state.token_floor = head["last_arrival"], head["token_floor"]
-    state.agents = {agent.id: agent for agent in read(sa.select(tables.agents), rows.agent_from)}
-    for uuid, token in connection.execute(sa.select(tables.tokens.c.uuid, tables.tokens.c.token)):
-        state.tokens[uuid] = token
-    for device in read(sa.select(tables.devices).order_by(tables.devices.c.name), rows.device_from):
-        state.devices[device.name] = device
-        state.uuids[device.uuid] = device.name
-        state.devices_of_agent.setdefault(device.agent, set()).add(device.name)
-        state.queue.set_ready(device.name, device.state is DeviceState.READY)
-    members: dict[tuple[str, int], list[Lease]] = {}
-    for lease in read(sa.select(tables.leases).where(_LIVE), rows.lease_from):
-        state.leases[lease.id] = lease
-        members.setdefault((lease.job, lease.attempt), []).append(lease)
-    for attempt, leases in members.items():  # a grant lists its devices by name
-        state.leases_of[attempt] = tuple(lease.id for lease in sorted(leases, key=lambda lease: lease.device))
-    holding = sorted({job for job, _ in members})
-    found = {job.id: job for job in read(sa.select(tables.jobs).where(_UNFINISHED), rows.job_from)}
-    for start in range(0, len(holding), _CHUNK):
-        among = tables.jobs.c.id.in_(holding[start : start + _CHUNK])
-        found |= {job.id: job for job in read(sa.select(tables.jobs).where(among), rows.job_from)}
-    state.jobs = found
-    for job in sorted(found.values(), key=lambda job: job.order):
-        if job.state is JobState.QUEUED:
-            need = state.need_of(job)
-            if not state.queue.has(need):
-                state.queue.open(need, state.match(need, state.devices.values()))
-            state.queue.add(job.id, job.order, need)
-    return state
 
 
 def _head(state: FleetState) -> Row:

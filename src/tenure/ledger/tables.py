@@ -24,6 +24,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    literal_column,
     text,
 )
 
@@ -163,3 +164,7 @@ Index("ix_leases_job", leases.c.job, leases.c.attempt)
 # The second wall (I1): at most one live lease a device, whatever the core believed.
 _LIVE = text("state <> 'released'")
 Index("ux_leases_live", leases.c.uuid, unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE)
+
+# The same two conditions for queries, spelt as the partial indexes are, so that a planner finds them.
+LIVE = leases.c.state != literal_column("'released'")
+UNFINISHED = jobs.c.state != literal_column("'ended'")

@@ -133,11 +133,13 @@ def _failure(paths: Layout, began: int, code: int) -> TenureError:
             continue
         if isinstance(said, dict) and isinstance(said.get("error"), dict):
             return TenureError.from_dict(said["error"])
-    told = "; ".join(line.removeprefix("tenure controller: ") for line in tail[-3:]) or "it said nothing"
+    told = next(
+        (line.removeprefix("tenure controller: ") for line in reversed(tail) if line.strip()), "it said nothing"
+    )
     known = [name for name, entry in CODES.items() if entry.exit == code and code != 0]
     return TenureError(
         known[0] if len(known) == 1 else "not_configured" if code == CODES["not_configured"].exit else "internal",
-        f"the controller did not come up (exit status {code}): {told}",
+        f"the controller did not come up (exit status {code}): {told.strip()}",
         do=f"its log is {paths.controller_log}",
         facts={"log": str(paths.controller_log), "tail": tail},
     )

@@ -1,0 +1,45 @@
+"""What a supervisor is told of an attempt: the command, where, with which environment, how long it may take to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenure.agent import environment
+from tenure.agent import records as r
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+
+def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
+    """The content of spec.json. Without a working directory of its own the command runs in its scratch."""
+    assert attempt.spec is not None, "an attempt that was declined is never launched"
+    spec = attempt.spec
+    named = []
+    for grant in attempt.grants:
+        device = shell.devices.by_uuid.get(grant.uuid)
+        kind = device.found.kind if device is not None else ""
+        named.append((grant.device, grant.uuid, kind, grant.lease, grant.token))
+    scratch = folder / "scratch"
+    env = environment.job_environment(
+        spec.env,
+        job=attempt.job,
+        attempt=attempt.attempt,
+        devices=named,
+        scratch=str(scratch),
+        controller=str(shell.layout.ctl_sock),
+        scenario=shell.scenario,
+    )
+    return {
+        "v": 1,
+        "job": attempt.job,
+        "attempt": attempt.attempt,
+        "argv": list(spec.argv),
+        "cwd": spec.cwd or str(scratch),
+        "env": env,
+        "grace_s": spec.grace_s,
+        "umask": spec.umask,
+        "cgroup_parent": shell.cgroup_parent,
+        "nudge": str(shell.layout.nudge_sock),
+    }

@@ -1,0 +1,66 @@
+"""What the agent says of itself and of every device when it registers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import tenure
+from tenure.agent.devices import AgentDevice
+from tenure.domain.commands import KnownAttempt, OfferedDevice, Register
+from tenure.domain.reading import Reading, Unavailable
+from tenure.mounts import survives_reboot, user_name
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+
+def register(shell: Shell) -> Register:
+    """Who this agent is and everything it has, as of now."""
+    me, state = shell.identity, shell.state
+    return Register(
+        agent=me.agent,
+        host=me.host,
+        boot_id=me.boot_id,
+        namespace=me.namespace,
+        instance=me.instance,
+        user=user_name(),
+        devices=tuple(_offer(shell, device) for device in shell.devices.by_uuid.values()),
+        known=tuple(KnownAttempt(a.job, a.attempt, a.tokens) for a in state.attempts.values()),
+        facts={
+            "pid": os.getpid(),
+            "version": tenure.__version__,
+            "problems": list(shell.devices.problems),
+            "state_survives_reboot": survives_reboot(shell.layout.agent),
+        },
+    )
+
+
+def _offer(shell: Shell, device: AgentDevice) -> OfferedDevice:
+    return OfferedDevice(
+        name=device.name,
+        uuid=device.uuid,
+        kind=device.found.kind,
+        simulated=device.found.simulated,
+        high_water=shell.state.high_water.get(device.uuid, 0),
+        condition=device.offered,
+        labels={key: label.to_dict() for key, label in device.found.labels.items()},
+        facts=_facts(device),
+    )
+
+
+def _facts(device: AgentDevice) -> dict[str, Any]:
+    """What is known of the device, unknowns with their reason."""
+    found = device.found
+    told: dict[str, Any] = {"source": found.source, "mig_parent": found.mig_parent}
+    readings: dict[str, Reading[Any]] = {
+        "model": found.model,
+        "memory": found.memory,
+        "pci": found.pci,
+        "capability": found.capability,
+        "driver": found.driver,
+        "cuda": found.cuda,
+    }
+    for name, reading in readings.items():
+        told[name] = {"unknown": str(reading.reason)} if isinstance(reading, Unavailable) else reading.value
+    return told
