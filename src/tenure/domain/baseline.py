@@ -2,7 +2,7 @@
 
 Modes, worst first: crash (abort and timeout are the same), failed, skipped (or not run), passed. Only a new name that
 does not pass, or a move to a worse mode, is a regression. A name that left the list is better only when it was seen to
-pass; a test that is skipped now has stopped being measured, which is neither.
+pass; a failing test that is skipped now has stopped being measured, which is neither.
 """
 
 from __future__ import annotations
@@ -73,25 +73,21 @@ class Comparison:
 
 
 def compare(
-    before: Mapping[str, Mode],
-    after: Mapping[str, Mode],
-    absent_instrument: Collection[str] = (),
-    *,
-    listed_before: Collection[str] | None = None,
+    before: Mapping[str, Mode], after: Mapping[str, Mode], absent_instrument: Collection[str] = ()
 ) -> Comparison:
-    """Compares two runs. ``after`` holds every name that was seen, passed ones too; what it lacks was not seen.
+    """Compares two runs. Each holds every name that was seen in it, or all but those that passed before.
 
-    ``absent_instrument`` names tests of ``after`` that lack a tool: they say nothing about the code. A name that
-    ``before`` does not hold is taken to be new, or to have passed where ``listed_before`` (all names then) has it.
+    A name that ``before`` lacks is new to the list, whether the test is new or passed: skipped is not passed either. A
+    name that ``after`` lacks was not seen. ``absent_instrument`` names tests that lack a tool: where they did not pass
+    they say nothing about the code.
     """
-    known = set(before) if listed_before is None else set(listed_before) | set(before)
     groups: dict[str, list[str]] = {
         key: [] for key in ("arrivals", "mode_worse", "mode_improved", "departures", "unexplained", "stopped", "absent")
     }
-    for name in sorted(set(before) | set(after)):
-        groups_of = _place(name, before, after, known, name in absent_instrument)
-        if groups_of is not None:
-            groups[groups_of].append(name)
+    for name in sorted({*before, *after, *absent_instrument}):
+        place = _place(before.get(name), after.get(name), name in absent_instrument)
+        if place is not None:
+            groups[place].append(name)
     return Comparison(
         arrivals=tuple(groups["arrivals"]),
         mode_worse=tuple(groups["mode_worse"]),
@@ -103,21 +99,46 @@ def compare(
     )
 
 
-def _place(
-    name: str, before: Mapping[str, Mode], after: Mapping[str, Mode], known: Collection[str], absent: bool
-) -> str | None:
-    old = before.get(name, Mode.PASSED if name in known else None)
-    new = after.get(name)
-    if new is None:
-        return "unexplained" if old in (Mode.FAILED, Mode.CRASH) else None
+def _place(old: Mode | None, new: Mode | None, absent: bool) -> str | None:
     if absent and new is not Mode.PASSED:
         return "absent"
+    if new is None:
+        return "unexplained"
     if old is None:
-        return "arrivals" if new in (Mode.FAILED, Mode.CRASH) else None
+        return None if new is Mode.PASSED else "arrivals"
+    if new is old:
+        return None
     if new > old:
         return "mode_worse"
-    if new is Mode.SKIPPED and old > new:
-        return "stopped"
-    if new is Mode.PASSED and old in (Mode.FAILED, Mode.CRASH):
+    if new is Mode.PASSED:
         return "departures"
-    return "mode_improved" if new < old and new is not Mode.PASSED else None
+    return "stopped" if new is Mode.SKIPPED else "mode_improved"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What people know of a test that does not pass. ``None`` and empty: nobody said.
+
+    ``owner`` is a person or a record; ``owner_closed``: that record is closed while the test still does not pass.
+    ``unrun``: the cases behind a crash that nobody ran. ``flake_rate``: share of runs (0 to 1) that went otherwise.
+    """
+
+    first_assertion: str = ""
+    cause: str = ""
+    owner: str = ""
+    owner_closed: bool = False
+    unrun: tuple[str, ...] = ()
+    flake_rate: float | None = None
+
+    def notes(self) -> tuple[str, ...]:
+        """What to say beside the name, one short text each."""
+        found = [self.first_assertion, f"cause: {self.cause}" if self.cause else ""]
+        if self.owner:
+            found.append(
+                f"owner: {self.owner}" + (" (CLOSED, and it still does not pass)" if self.owner_closed else "")
+            )
+        if self.unrun:
+            found.append(f"{len(self.unrun)} cases behind it were not run: {', '.join(self.unrun)}")
+        if self.flake_rate is not None:
+            found.append(f"flakes in {self.flake_rate:.3g} of its runs")
+        return tuple(filter(None, found))

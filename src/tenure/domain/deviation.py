@@ -43,24 +43,43 @@ def read_hours(value: object) -> float | None:
     """A budget in hours, or ``None`` where it is no positive finite number (text such as ``about a day``)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and value > 0 else None
+    try:
+        hours = float(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return None
+    return hours if math.isfinite(hours) and hours > 0 else None
+
+
+def times(ratio: float) -> str:
+    """A ratio for people: three places, or all of them where rounding would move it across a threshold."""
+    rounded = round(ratio, 3)
+    crossed = any((rounded >= edge) != (ratio >= edge) for edge in (TRIP, SEVERE))
+    return repr(ratio) if crossed else f"{ratio:.3f}"
 
 
 def assess(
-    planned: object, projected: object, *, ratio: float | None = None, component: str = "", basis: str = "projection"
+    planned: object, projected: object, *, ratio: object = None, component: str = "", basis: str = "projection"
 ) -> Deviation:
-    """The deviation record of a component. ``ratio`` is taken where somebody measured it whole."""
+    """The deviation record of a component. ``ratio`` is taken where somebody measured it whole; it has to be a positive
+    finite number as the hours have, or nothing is established."""
     planned_h, projected_h = read_hours(planned), read_hours(projected)
+    found = read_hours(ratio)
     if ratio is None and planned_h is not None and projected_h is not None:
-        ratio = projected_h / planned_h
-    if ratio is None:
-        why = f"the budget {planned!r} cannot be read" if planned_h is None else f"the projection {projected!r} cannot"
-        tripped, recorded = Tripped.NOT_ESTABLISHED, f"tripwire disabled: {why}"
-    elif ratio >= TRIP:
-        tripped, recorded = Tripped.YES, f"{ratio:.3f} x the plan: must be dealt with"
+        found = projected_h / planned_h
+    if found is None:
+        what = (
+            f"the ratio {ratio!r}"
+            if ratio is not None
+            else f"the budget {planned!r}"
+            if planned_h is None
+            else f"the projection {projected!r}"
+        )
+        tripped, recorded = Tripped.NOT_ESTABLISHED, f"tripwire disabled: {what} cannot be read"
+    elif found >= TRIP:
+        tripped, recorded = Tripped.YES, f"{times(found)} x the plan: must be dealt with"
     else:
-        tripped, recorded = Tripped.NO, f"{ratio:.3f} x the plan: within the tripwire of {TRIP:g} x"
-    return Deviation(component, planned_h, projected_h, ratio, basis, tripped, recorded)
+        tripped, recorded = Tripped.NO, f"{times(found)} x the plan: within the tripwire of {TRIP:g} x"
+    return Deviation(component, planned_h, projected_h, found, basis, tripped, recorded)
 
 
 class Signature(StrEnum):
@@ -92,22 +111,36 @@ ONE_CORE = 0.9
 
 
 def signature_of(seen: Telemetry) -> tuple[Signature, Mapping[str, float | None], str]:
-    """The signature with the inputs it was computed from and one sentence; ambiguous wherever they do not agree."""
+    """The signature with the inputs it was computed from and one sentence; ambiguous wherever they do not agree.
+
+    A figure outside its range (a share over 1, NaN, less than one unit a launch) was not read. FLOP-bound takes both: a
+    device that is saturated and work known to be batched, because small unbatched kernels keep a device busy as well.
+    """
     inputs = {
         "gpu_busy": seen.gpu_busy,
         "utilisation": seen.utilisation,
         "cores": seen.cores,
         "units_per_launch": seen.units_per_launch,
     }
-    if seen.gpu_busy is None or seen.utilisation is None:
+    busy, utilisation = _within(seen.gpu_busy, 0.0, 1.0), _within(seen.utilisation, 0.0, 1.0)
+    cores = _within(seen.cores, 0.0, math.inf)
+    batch = _within(seen.units_per_launch, 1.0, math.inf)
+    if busy is None or utilisation is None:
         return Signature.AMBIGUOUS, inputs, "no instrument told how busy the device was"
-    saturated = seen.gpu_busy >= SATURATED and seen.utilisation >= SATURATED
-    starved = seen.gpu_busy < STARVED or seen.utilisation < STARVED
-    batched = None if seen.units_per_launch is None else seen.units_per_launch > 1
-    told = f"device busy {seen.gpu_busy:.0%} of the time at {seen.utilisation:.0%}"
-    if saturated and batched is not False:
-        return Signature.FLOP_BOUND, inputs, f"{told}: saturated" + (", batched" if batched else "")
-    if starved and (batched is False or (seen.cores is not None and seen.cores >= ONE_CORE)):
-        cause = "one unit a launch" if batched is False else f"{seen.cores:.1f} cores busy beside it"
+    saturated = busy >= SATURATED and utilisation >= SATURATED
+    starved = busy < STARVED or utilisation < STARVED
+    told = f"device busy {busy:.0%} of the time at {utilisation:.0%}"
+    if saturated and batch is not None and batch > 1:
+        return Signature.FLOP_BOUND, inputs, f"{told}, {batch:g} units a launch: saturated and batched"
+    if saturated and batch is None:
+        return Signature.AMBIGUOUS, inputs, f"{told}, and nobody measured whether the units are batched"
+    unbatched = batch is not None and batch == 1
+    if starved and (unbatched or (cores is not None and cores >= ONE_CORE)):
+        cause = "one unit a launch" if unbatched else f"{cores:.1f} cores busy beside it"
         return Signature.OVERHEAD_BOUND, inputs, f"{told}, {cause}: it waits for launches or for the CPU"
     return Signature.AMBIGUOUS, inputs, f"{told}: the signs do not agree"
+
+
+def _within(value: float | None, low: float, high: float) -> float | None:
+    read = value is not None and math.isfinite(value) and low <= value <= high
+    return value if read else None

@@ -41,9 +41,12 @@ def judge_pair(one: ClockWindow, other: ClockWindow, waive: Collection[str] = ()
             found["cross_arm_median"] = None
         if _apart(first.mean, second.mean):
             found["cross_arm_mean"] = None
-    for field in ("name", "driver", "max_sm_mhz"):
-        if getattr(one, field) != getattr(other, field):
+    for field in ("name", "driver", "max_sm_mhz", "max_mem_mhz"):
+        fields = getattr(one, field), getattr(other, field)
+        if fields[0] != fields[1]:
             found[f"static:{field}"] = None
+        elif not fields[0] and field != "max_mem_mhz":  # unified memory has no clock of its own to tell
+            found[f"static_unknown:{field}"] = None
     if not one.boot_id or not other.boot_id:
         found["boot_unknown"] = None
     elif one.boot_id != other.boot_id:

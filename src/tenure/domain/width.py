@@ -8,12 +8,14 @@ restoring. A grid that ran 2.57 x over was once relaunched at the width that mad
 from __future__ import annotations
 
 import heapq
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from tenure.domain.deviation import DESCOPE_TO, SEVERE, Deviation, Signature, Tripped
+from tenure.domain.deviation import DESCOPE_TO, SEVERE, TRIP, Deviation, Signature, Tripped, read_hours, times
 
 
 class Evaluation(StrEnum):
@@ -53,13 +55,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class WidthChoice:
-    """The candidates compared, the one chosen, and the arithmetic as a sentence."""
+    """The candidates compared, the one chosen, and the arithmetic as a sentence.
+
+    ``no_more_width``: nothing wider than staying was allowed or on offer.
+    """
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     stay: Candidate
     action: str
     saved_h: float
+    no_more_width: bool
     words: str
 
 
@@ -67,19 +73,28 @@ def share(units: int, cost_h: Mapping[str, float]) -> tuple[dict[str, int], floa
     """Whole units to devices of unequal speed so that the last one ends soonest; the split and that time (hours).
 
     Giving each next unit to the device that would end it first is optimal for equal units. Exact fractions decide, so
-    that equal ends are equal; ties go to the device of the smaller name.
+    that equal ends are equal; ties go to the device of the smaller name. No end before units / (sum of the speeds) is
+    ever passed over, so all of those are given at once and only the last few one by one. Raises ValueError where units
+    or costs cannot be counted with.
     """
-    costs = {name: Fraction(repr(cost)) for name, cost in cost_h.items()}
-    split = dict.fromkeys(sorted(costs), 0)
-    ends = [(cost, name) for name, cost in sorted(costs.items())]
+    if units < 0 or not cost_h:
+        raise ValueError(f"{units} units over {len(cost_h)} devices cannot be shared out")
+    costs = {name: _cost(name, cost) for name, cost in sorted(cost_h.items())}
+    even = units / sum(1 / cost for cost in costs.values())
+    split = {name: int(even / cost) for name, cost in costs.items()}
+    ends = [((split[name] + 1) * cost, name) for name, cost in costs.items()]
     heapq.heapify(ends)
-    last = Fraction(0)
-    for _ in range(units):
+    for _ in range(units - sum(split.values())):
         end, name = heapq.heappop(ends)
         split[name] += 1
-        last = max(last, end)
         heapq.heappush(ends, (end + costs[name], name))
-    return split, float(last)
+    return split, float(max(split[name] * cost for name, cost in costs.items()))
+
+
+def _cost(name: str, cost: float) -> Fraction:
+    if read_hours(cost) is None:
+        raise ValueError(f"the unit cost {cost!r} of {name} is no positive number of hours")
+    return Fraction(repr(cost))
 
 
 def equal_devices(count: int, cost_h: float) -> dict[str, float]:
@@ -88,36 +103,43 @@ def equal_devices(count: int, cost_h: float) -> dict[str, float]:
 
 
 def candidate(units: int, cost_h: Mapping[str, float], overhead_h: float, *, stays: bool) -> Candidate:
-    """What it would take to finish ``units`` on these devices."""
-    costs = sorted(set(cost_h.values()))
-    if len(costs) == 1:  # equal boxes: ceil(units / width) rounds of one unit each, without walking through the units
-        width = len(cost_h)
-        full, more = divmod(units, width)
-        split = {name: full + (index < more) for index, name in enumerate(sorted(cost_h))}
-        rounds = full + (more > 0)
-        return Candidate(tuple(sorted(cost_h)), split, float(rounds * Fraction(repr(costs[0]))), overhead_h, stays)
+    """What it would take to finish ``units`` on these devices. Raises ValueError where a figure is no figure."""
+    if not (math.isfinite(overhead_h) and overhead_h >= 0):
+        raise ValueError(f"the overhead {overhead_h!r} is no number of hours")
     split, wall = share(units, cost_h)
     return Candidate(tuple(sorted(cost_h)), split, wall, overhead_h, stays)
 
 
-def choose(candidates: Sequence[Candidate]) -> WidthChoice:
-    """The candidate of the smallest wall, the narrower of equals; exactly one of them must be the one that stays."""
-    stay = next(found for found in candidates if found.stays)
-    chosen = min(candidates, key=lambda c: (round(c.wall_h, 9), c.width, not c.stays))
+def choose(candidates: Sequence[Candidate], *, max_width: int | None = None) -> WidthChoice:
+    """The candidate of the smallest wall, the narrower of equals; exactly one of them must be the one that stays.
+
+    What is wider than ``max_width`` is shown and never chosen, but for staying. Raises ValueError without one that
+    stays, or with two.
+    """
+    staying = [found for found in candidates if found.stays]
+    if len(staying) != 1:
+        raise ValueError(f"one candidate has to be the present width, not {len(staying)} of them")
+    stay = staying[0]
+    allowed = [c for c in candidates if c.stays or max_width is None or c.width <= max_width]
+    chosen = min(allowed, key=lambda c: (round(c.wall_h, 9), c.width, not c.stays))
     action = "continue_as_is" if chosen is stay else f"reshard_width_{chosen.width}"
-    units = sum(stay.split.values())
+    no_more = not any(c.width > stay.width for c in allowed)
     parts = [
-        f"{'staying at' if c.stays else 'width'} {c.width}: {max(c.split.values(), default=0)} rounds, "
-        f"{c.compute_h:.4g} h + {c.overhead_h:.4g} h = {c.wall_h:.4g} h ({c.box_hours:.4g} box-hours)"
+        f"{'staying at' if c.stays else 'width'} {c.width}: at most {max(c.split.values(), default=0)} units a device, "
+        f"{c.compute_h:.6g} h + {c.overhead_h:.6g} h = {c.wall_h:.6g} h ({c.box_hours:.6g} box-hours)"
+        + ("" if c in allowed else f" (over the maximum of {max_width})")
         for c in candidates
     ]
-    words = (
-        f"{units} units remain; "
-        + "; ".join(parts)
-        + f". {action}: "
-        + (f"saves {stay.wall_h - chosen.wall_h:.4g} h" if chosen is not stay else "nothing wider ends sooner")
+    saved = stay.wall_h - chosen.wall_h
+    told = (
+        f"saves {saved:.6g} h"
+        if chosen is not stay
+        else "no more width is to be had"
+        if no_more
+        else "nothing wider ends sooner"
     )
-    return WidthChoice(tuple(candidates), chosen, stay, action, stay.wall_h - chosen.wall_h, words)
+    words = f"{sum(stay.split.values())} units remain; {'; '.join(parts)}. {action}: {told}"
+    return WidthChoice(tuple(candidates), chosen, stay, action, saved, no_more, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +160,7 @@ def course(
     movable: bool = False,
 ) -> Course:
     """The next step. ``movable``: checkpoints are live or a relaunch is under way, so moving units costs little."""
-    if deviation.tripped is Tripped.NOT_ESTABLISHED:
-        return Course(None, None, deviation.recorded)
-    if deviation.tripped is Tripped.NO:
+    if deviation.tripped is not Tripped.YES:
         return Course(None, None, deviation.recorded)
     if signature is not Signature.FLOP_BOUND and fix_rounds_done < 1:
         told = "it waits for launches or the CPU" if signature is Signature.OVERHEAD_BOUND else "the signs do not agree"
@@ -159,6 +179,10 @@ def course(
     )
 
 
+#: What may be done about a deviation; K is a number of devices, X what is left of the scope.
+ACTIONS = ("vectorize_fix_round", "reshard_width_K", "auto_descope_to_X", "continue_as_is")
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """Whether a proposed action may stand."""
@@ -169,25 +193,43 @@ class Ruling:
 
 def rule_on(
     proposed: str,
-    ratio: float,
+    ratio: float | None,
     *,
     arithmetic_on_record: bool = False,
     staying_wins: bool = False,
     no_more_width: bool = False,
     quantified_finding: bool = False,
-    ratio_after: float | None = None,
+    ratio_after: object = None,
+    fix_rounds_done: int = 0,
+    max_width: int | None = None,
 ) -> Ruling:
-    """Holds a proposal against the rules: widening is the default, and staying has to be earned."""
+    """Holds a proposal against the rules: widening is the default, and staying has to be earned.
+
+    ``ratio`` is ``None`` where nobody knows it; it may then be as large as any.
+    """
     if proposed == "continue_as_is":
+        if ratio is not None and ratio < TRIP:
+            return Ruling(True, f"at {times(ratio)} x the plan nothing has to be dealt with")
         if not arithmetic_on_record:
             return Ruling(False, "staying needs its arithmetic on record")
         if not (staying_wins or no_more_width):
             return Ruling(False, "the arithmetic does not show that staying wins, nor that no more width is to be had")
-        if ratio >= SEVERE and not quantified_finding:
-            return Ruling(False, f"at {ratio:g} x and over {SEVERE:g} x staying needs a quantified finding as well")
+        if not quantified_finding and not (ratio is not None and ratio < SEVERE):
+            at = "where the ratio is not known" if ratio is None else f"at {times(ratio)} x ({SEVERE:g} x and over)"
+            return Ruling(False, f"{at} staying needs a quantified finding as well")
         return Ruling(True, "the arithmetic shows it" + (", with a finding" if quantified_finding else ""))
-    if proposed.startswith("auto_descope_to_"):
-        if ratio_after is None or ratio_after > DESCOPE_TO:
-            return Ruling(False, f"a descope must bring the ratio to {DESCOPE_TO:g} or less")
-        return Ruling(True, f"brings the ratio to {ratio_after:g}")
-    return Ruling(True, "widening and fixing need no defence")
+    if re.fullmatch(r"auto_descope_to_\S+", proposed):
+        after = read_hours(ratio_after)
+        if after is None or after > DESCOPE_TO:
+            told = "what it brings it to is not known" if after is None else f"this brings it to {after!r}"
+            return Ruling(False, f"a descope must bring the ratio to {DESCOPE_TO:g} or less; {told}")
+        return Ruling(True, f"brings the ratio to {after:g}")
+    if proposed == "vectorize_fix_round":
+        if fix_rounds_done >= 1:
+            return Ruling(False, "a component gets one fix round, and this one has had it")
+        return Ruling(True, "a fix round needs no defence but its own arithmetic")
+    if found := re.fullmatch(r"reshard_width_([1-9][0-9]{0,5})", proposed):
+        if max_width is not None and int(found[1]) > max_width:
+            return Ruling(False, f"width {found[1]} is over the stated maximum of {max_width}")
+        return Ruling(True, "widening is the default and needs no defence")
+    return Ruling(False, f"{proposed!r} is none of {', '.join(ACTIONS)}")

@@ -2,176 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tenure.domain import baseline, width
-from tenure.domain.deviation import Signature, Tripped, assess
+from tenure.domain import baseline, remedy
+from tenure.domain.deviation import Tripped
 from tenure.domain.ends import Identity, name_end
 from tenure.domain.guard import judge_floor
 from tenure.domain.tracker import Tracker, parse_event
-from tenure.testing.replay.cases import Case
+from tenure.testing.replay.cases import Case, name_of
 
 _NO_CONTACT = "no_contact"
 
 
-def ends(body: Mapping[str, Any]) -> Iterator[Case]:
-    """How interrupted jobs are named; a device of a host that says nothing is unknown."""
-    for number, case in enumerate(body["cases"], 1):
-        before, after = (Identity(*(case[key][index] for key in ("boot", "namespace", "agent"))) for index in (0, 1))
-        named = name_end(before, after, case.get("supervisor_alive"))
-        name = case.get("name", f"interrupted job {number}")
-        if "device" in case:
-            right = {"end": case["right"], "device": case["device"]}
-            yield Case(name, right, {"end": named, "device": "unknown" if named == _NO_CONTACT else "known"})
-        else:
-            yield Case(name, case["right"], named)
+def ends(case: Mapping[str, Any], number: int) -> Case:
+    """How an interrupted job is named; a device of a host that says nothing is unknown."""
+    known = {key: case.get(key, (None, None)) for key in ("boot", "namespace", "agent")}
+    before, after = (Identity(*(known[key][index] for key in known)) for index in (0, 1))
+    named = name_end(before, after, case.get("supervisor_alive"))
+    name = name_of(case, number)
+    if "device" in case:
+        right = {"end": case["right"], "device": case["device"]}
+        return Case(name, right, {"end": named, "device": "unknown" if named == _NO_CONTACT else "known"})
+    return Case(name, case["right"], named)
 
 
-def guards(body: Mapping[str, Any]) -> Iterator[Case]:
-    """Whether floors are sound."""
-    for case in body["cases"]:
-        found = judge_floor(case["floor_mb"], case.get("predicted_free_mb"), case.get("uncertainty_mb"))
-        yield Case(case["name"], case["right"], str(found.verdict))
+def guard(case: Mapping[str, Any], number: int) -> Case:
+    """Whether a floor is sound."""
+    found = judge_floor(case["floor_mb"], case.get("predicted_free_mb"), case.get("uncertainty_mb"))
+    return Case(name_of(case, number), case["right"], str(found.verdict))
 
 
-def tracker(body: Mapping[str, Any]) -> Iterator[Case]:
+def tracker(case: Mapping[str, Any], number: int) -> Case:
     """What shows after events in the order they arrived."""
-    for case in body["cases"]:
-        registered = case.get("registered")
-        fold = Tracker(frozenset(registered) if registered is not None else None)
-        shown: set[str] = set()
-        for text in case["events"]:
-            fold.apply(parse_event(text))
-            shown |= set(fold.snapshot().units.values())
-        view = fold.snapshot()
-        right = case["right"]
-        got: dict[str, Any] = {
-            "workers": {worker: list(view.workers.get(worker, ())) for worker in view.workers},
-            "units": view.units,
-            "ignored": view.ignored,
-            "reported": list(view.reported),
-        }
-        if "never_shown" in right:
-            got["never_shown"] = right["never_shown"] if right["never_shown"] not in shown else "shown"
-        yield Case(case["name"], right, got)
+    registered = case.get("registered")
+    fold = Tracker(frozenset(registered) if registered is not None else None)
+    shown: set[str] = set()
+    for text in case["events"]:
+        fold.apply(parse_event(text))
+        shown |= set(fold.snapshot().units.values())
+    view = fold.snapshot()
+    right = case["right"]
+    got: dict[str, Any] = {
+        "workers": {worker: list(held) for worker, held in view.workers.items()},
+        "units": view.units,
+        "counts": view.counts,
+        "ignored": view.ignored,
+        "reported": list(view.reported),
+    }
+    if "never_shown" in right:
+        wanted = [right["never_shown"]] if isinstance(right["never_shown"], str) else right["never_shown"]
+        got["never_shown"] = "shown: " + ", ".join(sorted(shown)) if shown & set(wanted) else right["never_shown"]
+    return Case(name_of(case, number), right, got)
 
 
-def widths(body: Mapping[str, Any]) -> Iterator[Case]:
-    """Deviations, courses, widths and proposals."""
-    for case in body["cases"]:
-        yield Case(case["name"], case["right"], _width(case))
-
-
-def _width(case: Mapping[str, Any]) -> dict[str, Any]:
-    got: dict[str, Any] = {}
-    measured = case.get("unit_cost_h_measured")
-    if measured is not None:
-        got["unit_cost_h_used"] = measured
-    if {"planned_wall_h", "ratio"} & set(case):
-        got |= _course(case)
-    choice = _choice(case)
-    if choice is not None:
-        got["wall_h"] = {
-            ("+".join(c.devices) if "candidate_sets" in case else str(c.width)): c.wall_h for c in choice.candidates
-        }
+def width(case: Mapping[str, Any], number: int) -> Case:
+    """A deviation, a course, widths and a proposal, as far as the case asks for them."""
+    question = remedy.read(case)
+    answer = remedy.decide(question)
+    got: dict[str, Any] = {"unit_cost_h_used": question.unit_cost_h, "action": answer.action}
+    if answer.deviation is not None:
+        found = answer.deviation
+        said = {Tripped.YES: True, Tripped.NO: False}.get(found.tripped, "not_established")
+        got |= {"ratio": found.ratio, "deviation": said}
+        if found.tripped is Tripped.NOT_ESTABLISHED:
+            got["recorded"] = found.recorded.split(":", 1)[0]
+    if answer.course is not None:
+        got["width_evaluation"] = None if answer.course.evaluation is None else str(answer.course.evaluation)
+    got["signature"] = None if answer.signature is None else str(answer.signature)
+    if answer.choice is not None:
+        choice, named = answer.choice, "candidate_sets" in case
+        keyed = [("+".join(c.devices) if named else str(c.width), c) for c in choice.candidates]
         got |= {
+            "wall_h": {key: c.wall_h for key, c in keyed},
+            "box_hours": {key: c.box_hours for key, c in keyed},
             "saved_h": choice.saved_h,
-            "action": choice.action,
             "split": dict(choice.chosen.split),
             "arithmetic_on_record": bool(choice.words),
         }
-    if "proposed" in case:
-        ruling = width.rule_on(
-            case["proposed"],
-            case["ratio"],
-            arithmetic_on_record=case.get("arithmetic_on_record", False),
-            staying_wins=case.get("arithmetic_shows_staying_wins", False),
-            no_more_width=case.get("no_more_width", False),
-            quantified_finding=case.get("quantified_finding", False),
-            ratio_after=case.get("ratio_after"),
-        )
-        got["accepted"] = ruling.accepted
-    return got
+    if answer.ruling is not None:
+        got["accepted"] = answer.ruling.accepted
+    return Case(name_of(case, number), case["right"], got)
 
 
-def _course(case: Mapping[str, Any]) -> dict[str, Any]:
-    deviation = assess(case.get("planned_wall_h"), case.get("projected_wall_h"), ratio=case.get("ratio"))
-    said = {Tripped.YES: True, Tripped.NO: False}.get(deviation.tripped, "not_established")
-    got: dict[str, Any] = {"ratio": deviation.ratio, "deviation": said}
-    if deviation.tripped is Tripped.NOT_ESTABLISHED:
-        got["recorded"] = deviation.recorded.split(":", 1)[0]
-    course = width.course(
-        deviation,
-        Signature(case["signature"]) if "signature" in case else None,
-        fix_rounds_done=case.get("fix_rounds_done", 0),
-        units_independent=case.get("units_independent", True),
-        movable=bool(case.get("checkpoints_live") or case.get("relaunch_under_way")),
-    )
-    got["action"] = course.action
-    got["width_evaluation"] = None if course.evaluation is None else str(course.evaluation)
-    return got
-
-
-def _hours(value: Any) -> float:
-    return float(sum(value.values()) if isinstance(value, Mapping) else value)
-
-
-def _choice(case: Mapping[str, Any]) -> width.WidthChoice | None:
-    found = []
-    if "candidate_sets" in case:
-        for index, names in enumerate(case["candidate_sets"]):
-            costs = {name: case["unit_cost_h_by_device"][name] for name in names}
-            overhead = _hours(case.get("overhead_h_stay", 0.0)) if index == 0 else _hours(case["overhead_h_widen"])
-            found.append(width.candidate(case["units_remaining"], costs, overhead, stays=index == 0))
-    elif "candidates" in case:
-        remaining = case.get("units_remaining", case.get("units_total", 0) - case.get("units_done", 0))
-        most = case.get("max_width", max(case["candidates"]))
-        for count in case["candidates"]:
-            stays = count == case["width"]
-            if count > most and not stays:
-                continue
-            overhead = _hours(case["overhead_h"]["stay" if stays else "widen"])
-            costs = width.equal_devices(count, case["unit_cost_h_measured"])
-            found.append(width.candidate(remaining, costs, overhead, stays=stays))
-    return width.choose(found) if found else None
+# -- baselines ---------------------------------------------------------------------------------------------------------
 
 
 def baselines(body: Mapping[str, Any]) -> Iterator[Case]:
-    """What got worse between two runs."""
-    before, after = body["before"], body["after"]
-    found = baseline.compare(_modes(before), _modes(after), after.get("absent_instrument", {}))
-    yield Case(
-        body.get("name", "two runs of a suite"),
-        body["right"],
-        {
-            "arrivals": list(found.arrivals),
-            "absent_instrument": list(found.absent_instrument),
-            "departures_seen_passed": list(found.departures_seen_passed),
-            "mode_improved": list(found.mode_improved),
-            "mode_worse": list(found.mode_worse),
-            "regression": found.regression,
-            "exit": found.exit,
-        },
-    )
-    for case in body.get("more", ()):
-        found = baseline.compare(
-            {name: baseline.mode_of(word) for name, word in case["before"].items()},
-            {name: baseline.mode_of(word) for name, word in case["after"].items()},
-            case.get("absent_instrument", {}),
+    """What got worse between two runs: the file's own pair, then one a case."""
+    if "before" in body:
+        yield two_runs({"name": "two runs of a suite", **body}, 1)
+    more = body.get("more", ())
+    if not isinstance(more, Sequence):
+        raise ValueError("more is a list of cases")
+    for number, case in enumerate(more, 1):
+        yield two_runs(case, number)
+
+
+def two_runs(case: Mapping[str, Any], number: int) -> Case:
+    """One pair of runs. Lists of names say nothing by their order."""
+    before, after = case["before"], case["after"]
+    absent = case.get("absent_instrument", after.get("absent_instrument", {}) if _listed(after) else {})
+    found = baseline.compare(_modes(before), _modes(after), absent)
+    got: dict[str, Any] = {
+        key: sorted(getattr(found, key))
+        for key in (
+            "arrivals",
+            "absent_instrument",
+            "departures_seen_passed",
+            "mode_improved",
+            "mode_worse",
+            "stopped_being_measured",
+            "unexplained_departures",
         )
-        reported = (
-            "stopped_being_measured"
-            if found.stopped_being_measured
-            else "unexplained_departure"
-            if found.unexplained_departures
-            else None
-        )
-        got = {"regression": found.regression, "improved": found.improved, "exit": found.exit, "reported": reported}
-        yield Case(case["name"], case["right"], got)
+    }
+    told = {
+        "stopped_being_measured": found.stopped_being_measured,
+        "unexplained_departure": found.unexplained_departures,
+    }
+    got["reported"] = next((word for word, names in told.items() if names), None)
+    got |= {"regression": found.regression, "improved": found.improved, "exit": found.exit}
+    right = {k: sorted(v) if isinstance(v, list) and k in got else v for k, v in case["right"].items()}
+    return Case(name_of(case, number), right, got)
+
+
+def _listed(run: Mapping[str, Any]) -> bool:
+    """Whether a run is given by lists of names, and not as one mode for each name."""
+    return any(not isinstance(value, str) for value in run.values())
 
 
 def _modes(run: Mapping[str, Any]) -> dict[str, baseline.Mode]:
+    if not _listed(run):
+        return {name: baseline.mode_of(word) for name, word in run.items()}
     modes = {name: baseline.mode_of(word) for name, word in run.get("not_passed", {}).items()}
     modes |= dict.fromkeys(run.get("skipped", ()), baseline.Mode.SKIPPED)
     return modes | dict.fromkeys(run.get("seen_passed", ()), baseline.Mode.PASSED)

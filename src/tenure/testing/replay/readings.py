@@ -11,7 +11,7 @@ from tenure.domain import label, selector
 from tenure.domain import use as verdicts
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
 from tenure.probes import command, discovery, nvml_parse, proc, smi
-from tenure.testing.replay.cases import Case, NotBuilt
+from tenure.testing.replay.cases import Case, NotBuilt, name_of
 
 MIB = 1 << 20
 #: The times of a window's case count from the end of the grace.
@@ -28,7 +28,7 @@ def selectors(body: Mapping[str, Any]) -> Iterator[Case]:
         device: {key: label.read_label(value, "detected", AT) for key, value in labels.items()}
         for device, labels in body["fleet"].items()
     }
-    for text, right in body["right"].items():
+    for text, right in body.get("right", {}).items():
         wanted = selector.parse(text)
         yield Case(text, right, sorted(name for name, labels in fleet.items() if selector.matches(wanted, labels)))
     for text, reasons in body.get("explain", {}).items():
@@ -45,10 +45,9 @@ def selectors(body: Mapping[str, Any]) -> Iterator[Case]:
 # -- windows of use ----------------------------------------------------------------------------------------------------
 
 
-def use(body: Mapping[str, Any]) -> Iterator[Case]:
-    """Windows of readings, sampled online as an agent does it."""
-    for case in body["cases"]:
-        yield Case(case["name"], case["right"], _judge(case))
+def use(case: Mapping[str, Any], number: int) -> Case:
+    """A window of readings, sampled online as an agent does it."""
+    return Case(name_of(case, number), case["right"], _judge(case))
 
 
 def _judge(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,13 +151,12 @@ def _sample(at: float, told: Mapping[str, Any]) -> verdicts.DeviceSample:
 # -- instruments -------------------------------------------------------------------------------------------------------
 
 
-def instruments(body: Mapping[str, Any]) -> Iterator[Case]:
-    """What instruments printed, through the reader that would get it."""
-    for case in body["cases"]:
-        reader = _READERS.get(case["kind"])
-        if reader is None:
-            raise NotBuilt(f"a reader of {case['kind']!r}")
-        yield Case(case.get("name", case.get("id", case["kind"])), case["right"], reader(case["input"]))
+def instrument(case: Mapping[str, Any], number: int) -> Case:
+    """What an instrument printed, through the reader that would get it."""
+    reader = _READERS.get(case["kind"])
+    if reader is None:
+        raise NotBuilt(f"a reader of {case['kind']!r}")
+    return Case(name_of(case, number), case["right"], reader(case["input"]))
 
 
 def _plain(reading: Reading[Any] | proc.Vanished) -> Any:
