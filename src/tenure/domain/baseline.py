@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class Mode(IntEnum):
@@ -142,3 +143,20 @@ class Entry:
         if self.flake_rate is not None:
             found.append(f"flakes in {self.flake_rate:.3g} of its runs")
         return tuple(filter(None, found))
+
+
+def read_entry(told: Any) -> Entry:
+    """An entry from a mapping of its fields. Raises ValueError naming the field that is wrong or that is none."""
+    if not isinstance(told, Mapping):
+        raise ValueError(f"an entry is a table of fields, not {told!r}")
+    kinds: dict[str, type] = {"first_assertion": str, "cause": str, "owner": str, "owner_closed": bool, "unrun": list}
+    for key, value in told.items():
+        if key == "flake_rate":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ValueError(f"flake_rate {value!r} is no share from 0 to 1")
+        elif key not in kinds:
+            raise ValueError(f"an entry has no field {key!r}; there are {', '.join([*kinds, 'flake_rate'])}")
+        elif not isinstance(value, kinds[key]) or (key == "unrun" and not all(isinstance(n, str) for n in told[key])):
+            raise ValueError(f"{key} {value!r} is no {'list of names' if key == 'unrun' else kinds[key].__name__}")
+    fields: dict[str, Any] = {**told, "unrun": tuple(told.get("unrun", ()))}
+    return Entry(**fields)

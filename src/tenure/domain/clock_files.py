@@ -193,15 +193,21 @@ def _from_table(table: Mapping[str, Sequence[str]], count: int, period: float | 
         told = {key: values[index] for key, values in floats.items()}
         bits = _mask(table["throttle_bits"][index])
         state = table["pstate"][index] if "pstate" in table else None
-        samples.append(ClockSample(throttle_bits=bits, busy=busy[index], pstate=state, **told))  # type: ignore[arg-type]
+        samples.append(ClockSample(throttle_bits=bits, busy=busy[index], pstate=state, **told))
     static = {key: _one(key, table.get(key, ())) for key in (*_STATIC_TEXT, *_STATIC_FLOATS)}
     assumed = []
     if "contended" not in table:
         assumed.append("contended: no")
     window = ClockWindow(
         samples=tuple(samples),
-        **{key: static[key] for key in _STATIC_TEXT},
-        **{key: _cell(key, static[key]) for key in _STATIC_FLOATS},
+        name=static["name"],
+        driver=static["driver"],
+        boot_id=static["boot_id"],
+        persistence=static["persistence"],
+        max_sm_mhz=_cell("max_sm_mhz", static["max_sm_mhz"]),
+        max_mem_mhz=_cell("max_mem_mhz", static["max_mem_mhz"]),
+        app_sm_mhz=_cell("app_sm_mhz", static["app_sm_mhz"]),
+        app_mem_mhz=_cell("app_mem_mhz", static["app_mem_mhz"]),
         coverage=_coverage(floats.get("at", []), period, assumed),
         contended=_any([_yes_no(cell) for cell in table.get("contended", ())]),
     )
@@ -213,7 +219,7 @@ def _coverage(times: Sequence[float | None], period: float | None, assumed: list
     if not known or len(known) < len(times):
         return None
     if period is None and len(known) > 1:
-        period = statistics.median(b - a for a, b in zip(known, known[1:], strict=False))
+        period = statistics.median(abs(b - a) for a, b in itertools.pairwise(known))
         assumed.append(f"period: the median gap of {period:g} s")
     return coverage_of(known, period) if period else None
 

@@ -5,6 +5,7 @@ Sources of the names: NVML's clocks event (throttle) reasons bit mask, as nvml.h
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ def coverage_of(
     """
     if not (math.isfinite(period) and period > 0):
         raise ValueError(f"a period of {period!r} s is none")
-    if any(not math.isfinite(time) for time in times) or any(b < a for a, b in zip(times, times[1:], strict=False)):
+    if any(not math.isfinite(time) for time in times) or any(b < a for a, b in itertools.pairwise(times)):
         raise ValueError("the times of the samples do not run forward")
     if not times:
         return 0.0
@@ -111,7 +112,7 @@ def coverage_of(
     inside = [time for time in times if first <= time <= last]
     marks = [first, *inside, last]
     reach = 2 * period * (1 + 1e-9)  # decimals such as 0.3 - 0.1 are a hair over 0.2
-    covered = math.fsum(b - a for a, b in zip(marks, marks[1:], strict=False) if b - a <= reach)
+    covered = math.fsum(b - a for a, b in itertools.pairwise(marks) if b - a <= reach)
     if not inside:
         return 0.0
     return covered / (last - first) if last > first else 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a host says it is: boot id, PID-namespace identity, the agent's own instance. ``None`` or empty: not known."""
+    """Who a host says it is: boot id, PID-namespace identity, the agent's own instance. ``None`` or empty: unknown."""
 
     boot: str | None
     namespace: str | None

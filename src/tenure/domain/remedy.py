@@ -65,7 +65,7 @@ class Answer:
 
 
 def decide(question: Question) -> Answer:
-    """Works the question out. A fix round that is due comes before any width, and width helps independent units only."""
+    """Works the question out. A fix round that is due comes before any width; width helps independent units alone."""
     signature, told = question.signature, "" if question.signature is None else "as the file states it"
     if signature is None and question.telemetry is not None:
         signature, _, told = signature_of(question.telemetry)

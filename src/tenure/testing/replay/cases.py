@@ -104,7 +104,7 @@ def replay(body: Mapping[str, Any]) -> Iterator[Case]:
     whole: FileReader | None = None
     if isinstance(body.get("fleet"), Mapping):
         whole = readings.selectors
-    elif "before" in body and "after" in body or isinstance(body.get("more"), list):
+    elif ("before" in body and "after" in body) or isinstance(body.get("more"), list):
         whole = decisions.baselines
     if whole is not None:
         try:
@@ -144,7 +144,7 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def replay_file(path: str | Path) -> list[Case]:
-    """Every case of a file with what the product says. Raises OSError, or ValueError (no case file, or an empty one)."""
+    """Every case of a file with what the product says. Raises OSError, ValueError (no case file)."""
     try:
         body = json.loads(Path(path).read_text("utf-8"))
     except RecursionError as error:
