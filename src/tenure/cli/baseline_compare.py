@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tenure.cli.files import bad, one_word, read_object, read_text
-from tenure.cli.options import Command, Given, Option
+from tenure.cli.options import Command, Given, Option, usage_error
 from tenure.cli.text import clean, say, table, terminal_columns
 from tenure.domain import baseline
 from tenure.domain.results import read_results
@@ -55,6 +55,9 @@ def main(given: Given) -> int:
     absent = one_word(given.many("absent"), "--absent")
     entries = _entries(given.text("entries"))
     found = baseline.compare(old.modes, new.modes, absent)
+    strange = [name for name in absent if name not in old.by_name and name not in new.by_name]
+    if strange:
+        raise usage_error(COMMAND, f"--absent names {strange[0]!r}, which is in neither file")
     if not set(old.by_name) & set(new.by_name):
         what = f"no name of {given.words[0]} ({old.kind}) is among those of it ({new.kind})"
         raise bad(given.words[1], what, "give two runs of one suite, written by the same tool in the same way")
