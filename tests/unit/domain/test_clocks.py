@@ -97,6 +97,8 @@ BUSY = tuple(ClockSample(2000.0, 0) for _ in range(40))
         ({"samples": ()}, ("samples", "busy_fraction", "spread")),
         ({"samples": BUSY[:29]}, ("samples",)),
         ({"samples": BUSY[:30]}, ()),
+        ({"samples": (ClockSample(1950.0, 0), *BUSY, ClockSample(2050.0, 0))}, ()),  # 5 % is still within
+        ({"samples": (ClockSample(1950.0, 0), *BUSY, ClockSample(2051.0, 0))}, ("spread",)),
         ({"samples": tuple(ClockSample(0.0, 0) for _ in range(40))}, ("spread",)),
     ],
 )

@@ -21,6 +21,7 @@ from tenure.domain.guard import Soundness, judge_floor
         (9500, 10000, None, "unsound"),
         (9499.999, 10000, None, "sound"),
         (11611.85, 12223, None, "unsound"),  # exactly 95 %, where floats would differ in their last bit
+        (0.665, 0.7, None, "unsound"),  # the same, where 0.05 times it is a hair too small
         (0.1, 0.3, 0.2, "unsound"),
         (12000, None, None, "not_established"),
         (12000, math.nan, None, "not_established"),

@@ -154,6 +154,12 @@ def test_a_name_that_comes_twice_keeps_its_worst_mode() -> None:
     }
 
 
+def test_of_two_outcomes_of_one_test_the_worse_is_told() -> None:
+    for inner in ("<error message='e'/><failure message='f'/>", "<failure message='f'/><error message='e'/>"):
+        found = read_results(f"<testsuite><testcase name='t'>{inner}</testcase></testsuite>")
+        assert found.by_name == {"t": Result(Mode.CRASH, "e")}
+
+
 def test_a_failure_that_speaks_of_a_timeout_is_no_timeout() -> None:
     def mode(message: str) -> Mode:
         return read_results(
