@@ -12,6 +12,10 @@ import sys
 
 from tenure.errors import CODES, TenureError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tenure.cli.options import Group
+
 #: Each command: its module, and what it does in a line. In the order of the list that ``rc`` shows.
 COMMANDS = {
     "run": "lease a device, run a command on it, and say what it did with the GPU",
@@ -26,6 +30,9 @@ COMMANDS = {
     "wait": "wait for a job and exit as it did",
     "kill": "end jobs",
     "verify": "the verdict of a job's use of the GPU, with its evidence",
+    "grid": "what units and workers do, and what to do about what runs over its plan",
+    "bench": "whether measurements may be compared, and what a window can hold",
+    "baseline": "what got worse between two test runs",
     "up": "start the controller and agent of this machine",
     "down": "stop them",
     "completion": "completions for bash, zsh or fish",
@@ -68,7 +75,7 @@ def _guarded(arguments: list[str]) -> int:
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         if len(arguments) > 1 and arguments[1] in COMMANDS:
-            return _dispatch([arguments[1], "--help"])
+            return _dispatch([*arguments[1:], "--help"])
         sys.stdout.write(overview())
         sys.stdout.flush()
         return 0 if arguments else CODES["usage"].exit
@@ -82,7 +89,14 @@ def _dispatch(arguments: list[str]) -> int:
     module = __import__(f"tenure.cli.{name}", fromlist=["main"])
     from tenure.cli import options, text
 
-    given = options.parse(module.COMMAND, arguments[1:])
+    rest = arguments[1:]
+    if isinstance(module.COMMAND, options.Group):
+        group = module.COMMAND
+        if not rest or rest[0] not in group.members:
+            return _group(group, rest)
+        module = __import__(f"tenure.cli.{name}_{rest[0]}", fromlist=["main"])
+        rest = rest[1:]
+    given = options.parse(module.COMMAND, rest)
     if given.flag("help"):
         sys.stdout.write(module.COMMAND.help())
         sys.stdout.flush()
@@ -91,6 +105,19 @@ def _dispatch(arguments: list[str]) -> int:
     code = int(module.main(given))
     sys.stdout.flush()
     return code
+
+
+def _group(group: Group, rest: list[str]) -> int:
+    if rest and rest[0] not in ("-h", "--help"):
+        from difflib import get_close_matches
+
+        near = get_close_matches(rest[0], group.members, 1)
+        hint = f"did you mean rc {group.name} {near[0]}? " if near else ""
+        raise TenureError(
+            "usage", f"there is no command {group.name} {rest[0]!r}", do=f"{hint}rc {group.name} --help lists them"
+        )
+    sys.stdout.write(group.help())
+    return 0 if rest else CODES["usage"].exit
 
 
 def overview() -> str:

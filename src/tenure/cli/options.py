@@ -90,6 +90,23 @@ class Command:
         return "\n".join(lines + (["", self.more] if self.more else [])) + "\n"
 
 
+class Group(Command):
+    """A word that other commands follow (``rc bench judge``): each of them is a file of its own, named after both."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, name: str, about: str, members: dict[str, str]) -> None:
+        super().__init__(name, "COMMAND ...", about, least=1)
+        self.members = members
+
+    def help(self) -> str:
+        """The list of its commands."""
+        wide = max(map(len, self.members))
+        lines = [f"  {name:<{wide}}  {about}" for name, about in self.members.items()]
+        head = f"usage: rc {self.name} COMMAND ...   (rc {self.name} COMMAND --help says more)"
+        return "\n".join([head, "", self.about, "", *lines, ""])
+
+
 class Given:
     """What was given to a command."""
 

@@ -150,6 +150,17 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> float:
+    """A finite number; raises ``ValueError`` in words."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not abs(found) < 1e300 or "_" in text:
+        raise ValueError("a number is needed")
+    return found
+
+
 def command_line(argv: Sequence[str]) -> str:
     """A command as one would type it."""
     from shlex import join
