@@ -127,10 +127,11 @@ class World:
                 check(event.outcome["code"] == seen.code, "I7", f"{event.job} exited {seen.code}, recorded {event}")
         if isinstance(event, ev.LeaseReleased):
             lease = self.state.released.get(event.lease)
-            check(lease is not None and lease.token == event.token, "I8", f"{event} releases another token")
-            for process in self._alive(lease.uuid) if lease else ():
+            if lease is None or lease.token != event.token:
+                raise Violation(f"I8: {event} releases another token")
+            for process in self._alive(lease.uuid):
                 check(process.tokens[lease.uuid] != lease.token, "I8", f"{event} with {process} alive")
-            job = self.state.jobs.get(lease.job) or self.state.closed.get(lease.job) if lease else None
+            job = self.state.jobs.get(lease.job) or self.state.closed.get(lease.job)
             over = job is not None and (job.state is JobState.ENDED or job.attempt > lease.attempt or not job.leases)
             check(over, "I8", f"{event}, but its job is {job.state if job else None}")
 

@@ -47,6 +47,11 @@ def no(reason: Reason, detail: str = "") -> Unavailable:
     return Unavailable(reason, 0.0, "probe", Scope.DEVICE, detail)
 
 
+def _stuck(t: int) -> dict[str, Any]:
+    """Every fortieth instant the process list does not answer."""
+    return {"processes": no(Reason.TIMEOUT)} if t % 40 == 0 else {}
+
+
 def at(t: float, *, look: bool = True, device: str = "h:gpu0", **changes: Any) -> DeviceSample:
     """An instant in which every instrument answered and nothing of the job was there, but for ``changes``."""
     values: dict[str, Any] = {"memory_used": 0, "utilisation": 0.0, "processes": Processes()}
@@ -180,7 +185,7 @@ def test_a_context_that_went_away_rules_out_no_context_for_the_job_but_not_for_t
 
 
 def test_a_context_whose_work_nothing_can_read_is_unknown_and_says_so() -> None:
-    blind = {"processes": Processes(own=(OWN,)), "utilisation": no(Reason.NOT_SUPPORTED)}
+    blind: dict[str, Any] = {"processes": Processes(own=(OWN,)), "utilisation": no(Reason.NOT_SUPPORTED)}
     found = judge(every_second(120, 200, **blind))
     assert (found.verdict, found.reason) == (Verdict.UNKNOWN, Reason.NOT_SUPPORTED)
     assert found.context_seen
@@ -200,9 +205,9 @@ def test_a_context_too_short_to_be_called_idle() -> None:
 
 def test_device_wide_utilisation_is_the_jobs_only_where_the_job_is_alone() -> None:
     neighbour = ListedProcess(200, "bob", "train")
-    alone = {"processes": Processes(own=(OWN,)), "utilisation": 70.0}
+    alone: dict[str, Any] = {"processes": Processes(own=(OWN,)), "utilisation": 70.0}
     assert judge(every_second(120, 130, **alone)).verdict is Verdict.USED
-    shared = {"processes": Processes(own=(OWN,), foreign=(neighbour,)), "utilisation": 70.0}
+    shared: dict[str, Any] = {"processes": Processes(own=(OWN,), foreign=(neighbour,)), "utilisation": 70.0}
     found = judge(every_second(120, 200, **shared))
     assert (found.verdict, found.reason) == (Verdict.UNKNOWN, Reason.SHARED_DEVICE)
     assert "contended: pid 200 (bob, train) listed on the device too" in found.words
@@ -276,7 +281,7 @@ def test_memory_above_rest_must_be_owned_by_somebody_listed(
 
 
 def test_memory_that_answered_once_is_relied_on_from_then_on() -> None:
-    absent = {"memory_used": no(Reason.NOT_SUPPORTED, "[N/A]")}
+    absent: dict[str, Any] = {"memory_used": no(Reason.NOT_SUPPORTED, "[N/A]")}
     assert judge(every_second(120, 200, **absent)).verdict is Verdict.NO_CONTEXT
     assert judge([*every_second(120, 200), at(201, **absent)]).reason is Reason.NOT_SUPPORTED
     assert judge([*every_second(120, 200, **absent), at(201)]).reason is Reason.WINDOW_TOO_SHORT
@@ -347,10 +352,7 @@ def test_a_single_failure_gets_a_second_span_before_the_weaker_warning() -> None
     # A job that ends before that is told what is known.
     assert run_job([samples[:70]])[1] == [(189.0, "warning", False)]
     # An instrument that fails again and again never lets a window close: then after the second span.
-    shaky = [
-        at(float(t), look=t % 7 == 0, **({"processes": no(Reason.TIMEOUT)} if t % 40 == 0 else {}))
-        for t in range(121, 400)
-    ]
+    shaky = [at(float(t), look=t % 7 == 0, **_stuck(t)) for t in range(121, 400)]
     assert run_job([shaky])[1] == [(233.0, "warning", False)]
 
 
@@ -375,7 +377,8 @@ def test_cpu_beside_it_is_measured_over_the_window_itself() -> None:
         for sample in every_second(120, 176)
     ]
     end, _ = run_job([samples])
-    assert end.cpu == CpuUse(56.0, pytest.approx(4.8 * 56))
+    assert end.cpu is not None
+    assert (end.cpu.span_s, end.cpu.cpu_s) == (56.0, pytest.approx(4.8 * 56))
     assert end.words.endswith("; 4.8 cores beside it (269 CPU-seconds over 56 s)")
     fallen = [replace(s, cpu_s=Value(500.0 - s.at, s.at, "proc", Scope.PROCESS)) for s in samples]
     assert run_job([fallen])[0].cpu is None

@@ -14,6 +14,7 @@ from tests.unit.domain.use_naive import expected_verdict
 
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
 from tenure.domain.use import (
+    Announcement,
     AnnouncementKind,
     DeviceSample,
     Handles,
@@ -87,7 +88,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     ),
 }
 # What a device is like for good (a machine whose memory never reads, a neighbour that stays ...).
-KINDS = st.sampled_from(
+KINDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {},
         {"memory_used": no(Reason.NOT_SUPPORTED)},
@@ -161,7 +162,8 @@ def test_an_instrument_that_fails_breaks_the_window_that_holds_it(
     k = data.draw(st.integers(0, len(history) - 1))
     name = data.draw(st.sampled_from(["processes", "handles", "memory_used"]))
     reason = data.draw(st.sampled_from([reason for reason in Reason if reason is not Reason.NOT_SUPPORTED]))
-    broken = [*history[:k], replace(history[k], **{name: no(reason)}), *history[k + 1 :]]
+    change: dict[str, Any] = {name: no(reason)}
+    broken = [*history[:k], replace(history[k], **change), *history[k + 1 :]]
     found = judge(broken)
     if found.verdict is Verdict.NO_CONTEXT:
         assert not found.window.start <= history[k].at <= found.window.end
@@ -212,7 +214,8 @@ def test_permuted_devices_give_permuted_verdicts(stories: list[list[DeviceSample
 def test_online_and_batch_agree_and_each_announcement_goes_out_once(stories: list[list[DeviceSample]]) -> None:
     named = {f"h:gpu{i}": [replace(s, device=f"h:gpu{i}") for s in story] for i, story in enumerate(stories)}
     states = [begin(name, started_at=0.0, baseline=BASELINES[0], limits=LIMITS) for name in named]
-    job, before, said = begin_job(states), None, []
+    job, before = begin_job(states), None
+    said: list[Announcement] = []
     for at in sorted({s.at for story in named.values() for s in story}):
         job = observe_job(job, [s for story in named.values() for s in story if s.at == at])
         after = judge_job(job, now=at)
