@@ -63,7 +63,7 @@ def _try_lock(path: Path) -> int | None:
 def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
     """Starts ``python -m tenure.agent`` for this home, detached, logging to its own file."""
     with layout.agent_log.open("ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "tenure.agent"],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -72,6 +72,8 @@ def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
             env={**os.environ, "TENURE_HOME": str(layout.home)},
             start_new_session=True,
         )
+    log.info("agent_started", pid=process.pid)
+    return process
 
 
 async def keep_agent(service: Controller) -> None:
@@ -92,8 +94,6 @@ async def keep_agent(service: Controller) -> None:
                 service.agent_process = start_agent(service.layout)
             except OSError as error:  # no more processes, say: tried again, and said while it lasts
                 log.error("agent_not_started", why=str(error))
-            else:
-                log.info("agent_started", pid=service.agent_process.pid)
         await asyncio.sleep(PERIOD_S)
 
 
