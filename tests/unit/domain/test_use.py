@@ -13,7 +13,6 @@ from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
 from tenure.domain.use import (
     Accounting,
     AnnouncementKind,
-    CpuUse,
     DeviceSample,
     DeviceVerdict,
     Handles,
@@ -378,7 +377,8 @@ def test_cpu_beside_it_is_measured_over_the_window_itself() -> None:
     ]
     end, _ = run_job([samples])
     assert end.cpu is not None
-    assert (end.cpu.span_s, end.cpu.cpu_s) == (56.0, pytest.approx(4.8 * 56))
+    assert end.cpu.span_s == 56.0
+    assert end.cpu.cpu_s == pytest.approx(4.8 * 56)
     assert end.words.endswith("; 4.8 cores beside it (269 CPU-seconds over 56 s)")
     fallen = [replace(s, cpu_s=Value(500.0 - s.at, s.at, "proc", Scope.PROCESS)) for s in samples]
     assert run_job([fallen])[0].cpu is None
