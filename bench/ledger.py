@@ -1,6 +1,6 @@
 """How many job lifecycles a second go through the writer, each synced: submitted, granted, started, ended, released.
 
-    python bench/ledger.py [--devices 4] [--submitters 64] [--seconds 5] [--folder DIR] [--profile]
+    python bench/ledger.py [--devices 4] [--submitters 64] [--seconds 5] [--folder DIR] [--profile] [--json]
 
 A lifecycle is three commands (submit, report of the start, report of the end with the proof), six events. Submitters
 wait for the end of their job before they submit the next, as people do. Prints wall time and processor time apart:
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import json
 import pstats
 import tempfile
 import time
@@ -65,7 +66,8 @@ class Load:
             await self.writer.submit(cmd.Submit(job, "ann", SPEC, f"key{job}", "hash"))
             await end
 
-    async def measure(self, submitters: int, seconds: float) -> None:
+    async def measure(self, submitters: int, seconds: float) -> dict[str, float]:
+        """The figures; see ``words`` for what each of them means."""
         async with self.writer:
             await self.writer.submit(cmd.Begin())
             for host in range(0, self.devices, 8):
@@ -78,11 +80,24 @@ class Load:
             until = wall + seconds
             await asyncio.gather(*(self.submitter(until) for _ in range(submitters)))
             wall, processor = time.monotonic() - wall, time.process_time() - processor
-        print(
-            f"{self.devices} devices, {submitters} submitters: {self.done / wall:,.0f} lifecycles/s; "
-            f"{processor / self.done * 1e6:.0f} us of processor each ({self.done / processor:,.0f}/s of processor); "
-            f"{self.done * 3 / self.batches:.1f} commands a commit, {self.batches / wall:,.0f} commits/s"
-        )
+        return {
+            "devices": self.devices,
+            "submitters": submitters,
+            "lifecycles_per_s": self.done / wall,
+            "processor_us_each": processor / self.done * 1e6,
+            "commands_per_commit": self.done * 3 / self.batches,
+            "commits_per_s": self.batches / wall,
+        }
+
+
+def words(found: dict[str, float]) -> str:
+    """The figures in a line."""
+    return (
+        f"{found['devices']:.0f} devices, {found['submitters']:.0f} submitters: "
+        f"{found['lifecycles_per_s']:,.0f} lifecycles/s; {found['processor_us_each']:.0f} us of processor each "
+        f"({1e6 / found['processor_us_each']:,.0f}/s of processor); "
+        f"{found['commands_per_commit']:.1f} commands a commit, {found['commits_per_s']:,.0f} commits/s"
+    )
 
 
 def main() -> None:
@@ -92,6 +107,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tenure-bench-", dir=chosen.folder) as folder:
         ledger = Ledger.open(Path(folder) / "ledger.db")
@@ -105,7 +121,8 @@ def main() -> None:
         profile = cProfile.Profile() if chosen.profile else None
         if profile is not None:
             profile.enable()
-        run(load.measure(chosen.submitters, chosen.seconds))
+        found = run(load.measure(chosen.submitters, chosen.seconds))
+        print(json.dumps(found) if chosen.json else words(found))
         if profile is not None:
             profile.disable()
             pstats.Stats(profile).sort_stats("tottime").print_stats(35)
