@@ -274,9 +274,7 @@ def owed(state: AgentState) -> list[r.ReportQueued]:
     attempt is forgotten as soon as the controller has all of it.
     """
     again = [
-        replace(_final_report(state, attempt), seq=0)
-        for attempt in state.attempts.values()
-        if attempt.phase == "ended"
+        replace(_final_report(state, attempt), seq=0) for attempt in state.attempts.values() if attempt.phase == "ended"
     ]
     return [state.outbox[seq] for seq in sorted(state.outbox)] + again
 
