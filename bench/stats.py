@@ -85,7 +85,7 @@ def figure(value: float) -> str:
     """A number with three significant digits, and never fewer digits than its whole part has."""
     if value == 0:
         return "0"
-    digits = 2 - math.floor(math.log10(abs(value)))
+    digits = max(2 - math.floor(math.log10(abs(value))), 0)
     rounded = round(value, digits)
     if rounded != 0:
         digits = 2 - math.floor(math.log10(abs(rounded)))  # 9.999 became 10.0

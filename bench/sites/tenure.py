@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import processes
 from tenure import __version__
+from tenure.errors import TenureError
 from tenure.paths import layout
 from tenure.sdk import Client
 
@@ -88,6 +89,8 @@ class TenureSite:
                     self.client.stop(job.id, "the bench is over")
                 self.idle(30.0)
                 self.rc("down", "--leave")
+        except (TenureError, TimeoutError, subprocess.SubprocessError) as error:
+            print(f"{self.home.name} did not go down by itself and is ended: {error}", flush=True)
         finally:
             if self._client is not None:
                 self._client.close()
