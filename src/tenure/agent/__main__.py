@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import fcntl
 import gc
+import json
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 from typing import NoReturn
 
 from tenure.errors import TenureError
+from tenure.os_errors import told as os_error
 from tenure.paths import Layout, layout
 
 log = logging.getLogger("tenure.agent")
@@ -30,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         lock = _lock(paths)
     except TenureError as error:
         return _refuse(error)
+    except OSError as error:
+        return _refuse(os_error(error, "the agent cannot use"))
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if arguments.verbose else logging.INFO,
@@ -41,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         return _run(paths)
     except TenureError as error:
         return _refuse(error)
+    except OSError as error:
+        log.exception("the agent ends")
+        return _refuse(os_error(error, "the agent cannot use"))
     finally:
         os.close(lock)
 
@@ -101,7 +108,9 @@ def _run(paths: Layout) -> int:
 
 
 def _refuse(error: TenureError) -> int:
-    print(f"tenure agent: {error}", file=sys.stderr, flush=True)
+    """Says why on stderr: one line for people, one for whoever started this agent and reads its log."""
+    print(f"tenure agent: {error.code}: {error}", file=sys.stderr)
+    print(json.dumps({"event": "refused", "error": error.to_dict()}), file=sys.stderr, flush=True)
     return error.exit_code
 
 

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import secrets
+import shlex
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ def _damaged(path: Path, why: str) -> TenureError:
     return TenureError(
         "damaged_state",
         f"{path} is damaged: {why}.",
-        do="Restore it from a backup; moving it aside gives this host a new agent, whose predecessor's leases an admin "
-        "has to declare over.",
+        do="Put a backup in its place. Without one this host gets a new agent, and leases of the old one stay as they "
+        f"are: mv {shlex.quote(str(path))} {shlex.quote(str(path) + '.damaged')}",
         facts={"path": str(path)},
     )

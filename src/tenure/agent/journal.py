@@ -7,6 +7,7 @@ the controller waiting for ever. The journal is compacted into a snapshot once i
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -67,8 +68,9 @@ class Journal:
                     raise TenureError(
                         "damaged_state",
                         f"{path} holds an event at byte {frame.offset} that cannot be read: {error}.",
-                        do="Nothing was changed. If a newer version wrote it, start that version; else restore the "
-                        "file from a backup, or move it aside once you know that no job runs on this host.",
+                        do="Nothing was changed. If a newer version wrote it, start that version; else put a backup "
+                        "in its place, or start without it once you know that no job runs on this host: "
+                        f"mv {shlex.quote(str(path))} {shlex.quote(str(path) + '.damaged')}",
                         facts={"path": str(path), "offset": frame.offset},
                     ) from error
         except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -84,7 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise TenureError(
             "invalid_configuration",
             f"{path} cannot be read: {error}.",
-            do="Correct it, or remove it to go by the defaults.",
+            do=f"Correct it, or go by the defaults: rm {shlex.quote(str(path))}",
             facts={"path": str(path)},
         ) from error
     return body if isinstance(body, dict) else {}
@@ -106,6 +107,6 @@ def _bad(layout: Layout, key: str, what: str) -> TenureError:
     return TenureError(
         "invalid_configuration",
         f"{path}: {key} {what}.",
-        do="Correct or remove that key.",
+        do="Correct or remove that key: the agent is started again by itself.",
         facts={"path": str(path), "key": key},
     )

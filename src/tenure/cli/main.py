@@ -64,7 +64,9 @@ def _guarded(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 141  # whoever read our output has gone
     except OSError as error:
-        return _failed(_from_os(error), arguments)
+        from tenure.os_errors import told
+
+        return _failed(told(error), arguments)
     except Exception as error:
         if os.environ.get("TENURE_DEBUG"):
             raise
@@ -151,17 +153,6 @@ def wants_json(arguments: list[str]) -> bool:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     after = [ours[at + 1] for at, word in enumerate(ours[:-1]) if word in ("-o", "--output")]
     return "json" in after or "-ojson" in ours or "--output=json" in ours
-
-
-def _from_os(error: OSError) -> TenureError:
-    full = error.errno in (28, 122)
-    what = error.strerror or str(error)
-    return TenureError(
-        "disk_full" if full else "io_error",
-        f"{error.filename}: {what}" if error.filename else what,
-        do="make room on that disk" if full else "check that the path exists and may be read and written by you",
-        facts={"path": str(error.filename) if error.filename else None, "errno": error.errno},
-    )
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _from_file() -> dict[str, Any]:
         raise TenureError(
             "not_configured",
             f"{path} cannot be read: {error.strerror}",
-            do="make it readable, or remove it to go by the defaults",
+            do=f"make it readable, or go by the defaults: mv {_quoted(path)} {_quoted(path + '.aside')}",
             facts={"path": path},
         ) from error
     import tomllib
@@ -100,11 +100,23 @@ def window(text: str) -> dict[str, float]:
     return found
 
 
+def _quoted(path: str) -> str:
+    from shlex import quote
+
+    return quote(path)
+
+
 def _bad(path: str, key: str, what: str) -> TenureError:
     where = f"{path}: {key} " if path and key else f"{path or key} "
+    if not path:
+        do = f"correct it, or go by the defaults: unset {key}"
+    elif key:
+        do = "correct that key, or remove it to go by the default"
+    else:
+        do = f"correct the file, or go by the defaults: mv {_quoted(path)} {_quoted(path + '.aside')}"
     return TenureError(
         "invalid_configuration",
         f"{where}{what}",
-        do=f"correct {'that key' if key else 'the file'}, or remove it to go by the defaults",
+        do=do,
         facts={"path": path or None, "key": key or None},
     )

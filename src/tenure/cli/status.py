@@ -31,6 +31,9 @@ def main(given: Given) -> int:
         say(f"agent       {clean(agent['host'])} ({clean(agent['id'])}), {contact}")
     if not status["agents"]:
         say("agent       none has come in yet")
+    if status.get("agent_failure"):
+        failure = status["agent_failure"]
+        say(f"warning     the agent does not come up: {clean(failure['message'])}\n            {clean(failure['do'])}")
     say(paint(f"devices     {devices}" + (f" ({simulated} simulated)" if simulated else "")))
     say(f"jobs        {status['running']} on devices, {status['queued']} queued")
     if status.get("output_failure"):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import fcntl
 import gc
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.errors import TenureError
+from tenure.os_errors import told as os_error
 from tenure.paths import Layout, bind_unix, layout
 
 if TYPE_CHECKING:
@@ -38,13 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     except TenureError as error:
         return _refuse(error)
     except OSError as error:
-        return _refuse(_told(error))
+        return _refuse(os_error(error, "the controller cannot use"))
     try:
         return _run(paths, options.embedded)
     except TenureError as error:
         return _refuse(error)
     except OSError as error:
-        return _refuse(_told(error))
+        return _refuse(os_error(error, "the controller cannot use"))
     finally:
         os.close(lock)
 
@@ -117,19 +115,6 @@ def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
         return asyncio.run
     run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
     return run
-
-
-def _told(error: OSError) -> TenureError:
-    path = str(error.filename or "")
-    folder = Path(path).parent if path else None
-    return TenureError(
-        "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "io_error",
-        f"the controller cannot use {path or 'a file'}: {error.strerror or error}.",
-        do=f"Look at it: ls -ld {shlex.quote(str(folder))} {shlex.quote(path)}; df -h {shlex.quote(str(folder))}"
-        if folder
-        else "Look at the folder that TENURE_HOME names.",
-        facts={"path": path, "errno": error.errno},
-    )
 
 
 def _refuse(error: TenureError) -> int:

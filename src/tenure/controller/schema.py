@@ -50,7 +50,9 @@ class AgentView(View):
 
 
 class StatusView(View):
-    """The controller. ``devices`` counts them by state; ``output_failure`` is what a disk refused last, if it does."""
+    """The controller. ``devices`` counts them by state; ``output_failure`` is what a disk refused last, if it does.
+
+    ``agent_failure`` is the error with which the embedded agent did not come up, while none is in contact."""
 
     version: str
     wire: int
@@ -68,6 +70,7 @@ class StatusView(View):
     ledger_version: int
     ignored_reports: int
     output_failure: str | None
+    agent_failure: dict[str, Any] | None
 
 
 class ConditionView(View):

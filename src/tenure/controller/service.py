@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from tenure import __version__
 from tenure.controller.auth import user_of
@@ -35,7 +36,8 @@ class Controller:
     """Everything a route or a loop may use.
 
     ``deadlines`` are (job, seconds) for the loop that ends what waits too long; ``stop`` is set to make all of it end,
-    and ``fatal`` is why it had to. ``agent_process`` is the embedded agent where this controller started it.
+    and ``fatal`` is why it had to. ``agent_process`` is the embedded agent where this controller started it, and
+    ``agent_failure`` the error with which the last one did not come up.
     """
 
     def __init__(self, layout: Layout, ledger: Ledger, mode: str) -> None:
@@ -55,6 +57,7 @@ class Controller:
         self.stop = asyncio.Event()
         self.fatal: TenureError | None = None
         self.agent_process: subprocess.Popen[bytes] | None = None
+        self.agent_failure: dict[str, Any] | None = None
 
     @property
     def state(self) -> FleetState:

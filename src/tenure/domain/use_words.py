@@ -50,6 +50,8 @@ def over(window: Window) -> str:
 
 
 def cause_words(cause: Cause) -> str:
+    if cause.instrument == "window" and cause.detail:  # no instrument failed: there was too little to go by
+        return f"{cause.detail} ({cause.reason.value})"
     return f"{cause.reason.value}: {cause.instrument}{f' ({cause.detail})' if cause.detail else ''}"
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -59,7 +60,8 @@ class Damaged(TenureError):
             "damaged_state",
             f"{path} is damaged at byte {offset}: {why}, although it had been made durable up to byte {synced}.",
             do=f"Nothing was changed; the frames before byte {offset} are whole. Keep a copy of the file, look for "
-            "disk errors (dmesg, smartctl), then restore it from a backup, or move it aside to start without it.",
+            "disk errors (dmesg, smartctl), then put a backup in its place, or start without it: "
+            f"mv {shlex.quote(str(path))} {shlex.quote(str(path) + '.damaged')}",
             facts={"path": str(path), "offset": offset, "synced": synced, "why": why},
         )
         self.path = path

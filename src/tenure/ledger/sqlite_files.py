@@ -145,6 +145,7 @@ def not_openable(path: Path, error: OSError) -> LedgerError:
             "disk_full", message, do=f"Make room, then try again: df -h {_quoted(path.parent)}", facts=facts
         )
     do = f"Look at who may: ls -ld {_quoted(path.parent)} {_quoted(path)}"
+    do += f"; if it is yours: chmod u+rwX {_quoted(path.parent)} {_quoted(path)}"
     return LedgerError("io_error", f"{path} could not be opened: {why}.", do=do, facts=facts)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -160,11 +161,15 @@ def wait_for_agent(transport: Transport, deadline_s: float = AGENT_S) -> bool:
     """Waits until an agent of this controller is in contact and its devices were looked at; gives whether it came.
 
     Right after a start the fleet is empty: a request would be refused although a device is there. What the devices
-    are is the agent's to say, so half of the time allowed is spent on those not looked at yet.
+    are is the agent's to say, so half of the time allowed is spent on those not looked at yet. Raises the error with
+    which the agent did not come up; the controller runs on then.
     """
     began = time.monotonic()
     while True:
-        registered = any(agent["contact"] for agent in transport.call("GET", "/v1/status")["agents"])
+        status = transport.call("GET", "/v1/status")
+        registered = any(agent["contact"] for agent in status["agents"])
+        if status.get("agent_failure"):
+            raise TenureError.from_dict(status["agent_failure"])
         devices = transport.call("GET", "/v1/devices")["devices"] if registered else []
         waiting = [d for d in devices if d["contact"] and d["state"] == "unknown"]
         spent = time.monotonic() - began
@@ -190,18 +195,23 @@ def read_options(paths: Layout) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise TenureError(
             "invalid_configuration",
-            f"{path} cannot be read: {error}",
-            do="correct it, or remove it to go by the defaults",
+            f"{path} cannot be read: {error.strerror if isinstance(error, OSError) else error}",
+            do=_defaults(path),
             facts={"path": str(path)},
         ) from error
     if not isinstance(body, dict):
         raise TenureError(
             "invalid_configuration",
             f"{path} holds no object",
-            do="correct it, or remove it to go by the defaults",
+            do=_defaults(path),
             facts={"path": str(path)},
         )
     return body
+
+
+def _defaults(path: Path) -> str:
+    gone = "rm -r" if path.is_dir() else "rm"
+    return f"correct it, or go by the defaults: {gone} {shlex.quote(str(path))}"
 
 
 def write_options(paths: Layout, options: Mapping[str, Any]) -> None:
@@ -221,9 +231,25 @@ def _prepare_simulation(paths: Layout, spec: str) -> None:
     made_for = paths.sim / "made_for"
     # The same devices come back with the same names and UUIDs: new ones beside them would look like cards that broke.
     if paths.sim_scenario.exists() and made_for.exists() and made_for.read_text("utf-8") == spec:
+        _check_scenario(paths.sim_scenario)
         return
     Scenario.create(paths.sim_scenario, spec)
     made_for.write_text(spec, "utf-8")
+
+
+def _check_scenario(path: Path) -> None:
+    """Raises where a scenario is none any more: its devices would be there, and unknown, without a word why."""
+    from tenure.testing.nvml.scenario import HEAD
+
+    data = path.read_bytes()
+    if data.startswith(HEAD.encode()) and b"\ndevice " in data:
+        return
+    raise TenureError(
+        "damaged_state",
+        f"{path} is damaged: it is no scenario of simulated devices",
+        do=f"make new devices in its place: rm {shlex.quote(str(path))}, then rc up --sim again",
+        facts={"path": str(path)},
+    )
 
 
 def stop(paths: Layout, transport: Transport, *, leave: bool, timeout_s: float = 30.0) -> dict[str, Any]:

@@ -6,16 +6,20 @@ The agent is a process and a session of its own: it outlives this controller, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenure.controller.logs import Log
+from tenure.errors import CODES, TenureError
 from tenure.paths import Layout
 
 if TYPE_CHECKING:  # a controller that comes up starts the agent before it loads all of itself
@@ -76,6 +80,34 @@ def start_agent(layout: Layout) -> subprocess.Popen[bytes]:
     return process
 
 
+def failure(layout: Layout, code: int) -> dict[str, Any] | None:
+    """The error with which an agent ended: what it gave in its log as its reason, or that it gave none. ``None`` for an
+    end that is no failure: asked for by a signal, or another agent holds the lock."""
+    if code <= 0 or code == CODES["already_running"].exit:
+        return None
+    log_file = layout.agent_log
+    unsaid = TenureError(
+        "internal",
+        f"the agent ended with exit status {code} and gave no reason",
+        do=f"look at its log: tail -n 40 {shlex.quote(str(log_file))}",
+        facts={"path": str(log_file), "exit": code},
+    )
+    try:
+        with layout.agent_log.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 64 * 1024, 0))
+            lines = file.read().splitlines()
+    except OSError as error:
+        log.warning("agent_log_not_read", why=str(error))
+        return unsaid.to_dict()
+    for line in reversed(lines[-5:]):
+        with contextlib.suppress(ValueError):
+            told = json.loads(line)
+            if isinstance(told, dict) and isinstance(told.get("error"), dict):
+                said: dict[str, Any] = told["error"]
+                return said
+    return unsaid.to_dict()
+
+
 async def keep_agent(service: Controller) -> None:
     """Starts the agent at once and again whenever it is gone, waiting longer each time it does not stay."""
     wait, started = 0.0, time.monotonic()
@@ -84,6 +116,7 @@ async def keep_agent(service: Controller) -> None:
         if child is not None and child.poll() is not None:
             stayed = time.monotonic() - started
             log.warning("agent_gone", code=child.returncode, after_s=round(stayed, 1))
+            service.agent_failure = failure(service.layout, child.returncode)
             service.agent_process = child = None
             wait = 0.0 if stayed > 10.0 else min(max(2 * wait, 0.25), SLOWEST_S)
             await asyncio.sleep(wait)

@@ -51,6 +51,7 @@ async def status(caller: Caller, service: Service) -> Response:
         "ledger_version": state.version,
         "ignored_reports": service.ignored_reports,
         "output_failure": service.outputs.failure,
+        "agent_failure": None if any(agent.contact for agent in state.agents.values()) else service.agent_failure,
     }
     return reply(body)
 
