@@ -13,6 +13,7 @@ COMMAND = Command(
     "Show a job's output from its beginning, follow it to its end and exit as it did. Ctrl-C lets go of it.",
     (
         Option("--offset", "N", "begin at this byte of its output (0)", read=whole),
+        streaming.STRICT,
         Option("-q --quiet", "", "leave out the two lines at the end"),
     ),
     least=1,
@@ -31,7 +32,8 @@ def main(given: Given) -> int:
     )
     screen = streaming.Screen(stdout=2 if given.json else 1)
     try:
-        return streaming.finish(streaming.show(following, screen), quiet=given.flag("quiet"), json=given.json)
+        record = streaming.show(following, screen)
+        return streaming.finish(record, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
     except KeyboardInterrupt:
         job = following.job or given.words[0]
         note(f"detached from job {job}; attach again with: rc attach {job} --offset {following.offset}")

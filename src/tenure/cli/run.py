@@ -38,6 +38,7 @@ COMMAND = Command(
         Option("--key", "KEY", "the same key and request is the same job, however often it is sent"),
         Option("--detach", "", "print the job's id and do not wait for it"),
         Option("--explain", "", "show which devices match and why the others do not; run nothing"),
+        streaming.STRICT,
         Option("-q --quiet", "", "leave out the two lines at the end"),
     ),
     least=0,
@@ -54,6 +55,10 @@ def main(given: Given) -> int:
         from tenure.cli import explain
 
         return explain.show(given.text("device"), given.text("select"), given.value("count", 1), json=given.json)
+    if given.flag("strict") and given.flag("detach"):
+        raise usage_error(
+            COMMAND, "--strict tells of the end, and --detach does not wait for it; rc wait --strict does"
+        )
     body = _request(given)
     connection = session.transport()
     if given.flag("detach"):
@@ -63,9 +68,10 @@ def main(given: Given) -> int:
         following = Following(connection, body=body, revive=session.revive, trouble=streaming.trouble)
         screen = streaming.Screen(stdout=2 if given.json else 1)
         try:
-            return streaming.finish(streaming.show(following, screen), quiet=given.flag("quiet"), json=given.json)
+            job = streaming.show(following, screen)
+            return streaming.finish(job, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
         except KeyboardInterrupt as asked:
-            return _interrupted(following, body["key"], 143 if asked.args else 130)
+            return _interrupted(following, body["key"], 143 if asked.args else 130, strict=given.flag("strict"))
         except BrokenPipeError:
             if following.job:
                 note(f"standard output was closed; {_goes_on(following)}")
@@ -162,7 +168,7 @@ def _goes_on(following: Following) -> str:
     )
 
 
-def _interrupted(following: Following, key: str, status: int) -> int:
+def _interrupted(following: Following, key: str, status: int, *, strict: bool) -> int:
     """Cancels what waits, lets go of what runs, and says which. A second Ctrl-C ends this at once."""
     connection = Transport(following._transport.path, 5.0)
     try:
@@ -179,7 +185,7 @@ def _interrupted(following: Following, key: str, status: int) -> int:
                 note(f"cancelled job {job['id']}; it was queued, and nothing was run")
                 return status
         if job["state"] == "ended":
-            return streaming.finish(job, quiet=False, json=False)
+            return streaming.finish(job, quiet=False, json=False, strict=strict)
         note(_goes_on(following))
     except TenureError as error:
         note(f"interrupted; what became of job {following.job or 'the submission'} is not known: {error.message}")

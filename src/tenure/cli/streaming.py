@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from tenure.cli.options import Option
 from tenure.cli.text import clean, note, span
 from tenure.domain.names import names
 from tenure.sdk.following import Following
@@ -123,13 +124,30 @@ def cpu_only(job: Mapping[str, Any]) -> bool:
     return bool(devices) and all(name.startswith("cpu") for name in devices)
 
 
-def finish(job: Mapping[str, Any], *, quiet: bool, json: bool) -> int:
-    """The end of a command that followed a job: the two lines or the record, and the job's exit status."""
+#: For every command that ends as a job did.
+STRICT = Option(
+    "--strict", "", "turn exit status 0 into the verdict's: 1 GPU not used, used in part or idle; 2 unknown"
+)
+
+
+def finish(job: Mapping[str, Any], *, quiet: bool, json: bool, strict: bool = False) -> int:
+    """The end of a command that followed a job: the two lines or the record, and the job's exit status.
+
+    With ``strict`` an exit status of 0 becomes the verdict's, and a line says so, in the record too.
+    """
+    code, why = int(job["exit_status"]), ""
+    if strict:
+        from tenure.cli import strict as rule  # the rules of verdicts, for those who ask
+
+        code, why = rule.exit_status(job)
     if json:
         from json import dumps
 
-        sys.stdout.write(dumps(job) + "\n")
+        said = {**job, "strict": {"exit": code, "words": why}} if strict else job
+        sys.stdout.write(dumps(said) + "\n")
     elif not quiet:
         for line in end_lines(job):
             note(line)
-    return int(job["exit_status"])
+    if why and (not quiet or code != job["exit_status"]):
+        note(why)
+    return code

@@ -20,6 +20,7 @@ COMMAND = Command(
     "Wait until a job is over; exit with its exit status.",
     (
         Option("--timeout", "TIME", "give up after so long (exit status 124)", read=duration),
+        streaming.STRICT,
         Option("-q --quiet", "", "leave out the two lines at the end"),
     ),
     least=1,
@@ -30,7 +31,7 @@ COMMAND = Command(
 def main(given: Given) -> int:
     """Exit status: the job's own; 124 where it was not over in time."""
     job = until_over(given.words[0], given.value("timeout"))
-    return streaming.finish(job, quiet=given.flag("quiet"), json=given.json)
+    return streaming.finish(job, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
 
 
 def until_over(name: str, timeout_s: float | None = None) -> dict[str, Any]:
