@@ -19,6 +19,8 @@ from tenure.probes.nvml_records import DeviceSample
 
 #: Above the baseline by more than this is somebody's. Less than any context takes, more than rounding leaves.
 SLACK_BYTES = 32 << 20
+#: A list that this driver does not have is not missed; any other failure of a list means that nobody could look.
+NOT_THERE = frozenset({Reason.NOT_SUPPORTED, Reason.FUNCTION_MISSING})
 #: More than this at rest is not believed to be rest. An idle card was seen to show 912 MiB by the older memory call.
 MOST_AT_REST = 1536 << 20
 
@@ -61,10 +63,14 @@ class Baselines:
             return Value(known.bytes, memory.at, known.instrument, Scope.DEVICE)
         return Unavailable(Reason.BASELINE_UNKNOWN, memory.at, "baseline", Scope.DEVICE, why)
 
-    def learn(self, sample: DeviceSample, driver: str) -> bool:
-        """Takes a sample of an unleased device that nobody is listed on. Gives whether something new was learnt."""
-        memory = sample.memory_used
-        if not isinstance(memory, Value) or not at_rest(sample) or memory.value > MOST_AT_REST:
+    def learn(self, sample: DeviceSample, driver: str, *, sees_all: bool) -> bool:
+        """Takes a sample of an unleased device that nobody is listed on. Gives whether something new was learnt.
+
+        ``sees_all``: whether the lists show the processes of the whole machine. Where they may not, an empty list says
+        nothing of who holds the memory; then only as much is taken for rest as no context could be holding.
+        """
+        memory, most = sample.memory_used, MOST_AT_REST if sees_all else SLACK_BYTES
+        if not isinstance(memory, Value) or not at_rest(sample) or memory.value > most:
             return False
         known = self._known.get(sample.uuid)
         comparable = known is not None and known.driver == driver and known.instrument == memory.instrument
@@ -76,9 +82,11 @@ class Baselines:
 
 
 def at_rest(sample: DeviceSample) -> bool:
-    """Whether every process list that answers is empty, the compute list among them."""
+    """Whether every process list that this driver has answered and is empty, the compute list among them."""
     lists = (sample.compute, sample.graphics, sample.mps)
-    return isinstance(sample.compute, Value) and not any(isinstance(each, Value) and each.value for each in lists)
+    return isinstance(sample.compute, Value) and all(
+        not each.value if isinstance(each, Value) else each.reason in NOT_THERE for each in lists
+    )
 
 
 def mib(amount: int) -> str:

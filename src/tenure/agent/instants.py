@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from tenure.agent.watch import describe_process, listed
+from tenure.agent.watch import describe_process, listed, rests
 from tenure.domain import use
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
 from tenure.probes import nvml_records, proc
@@ -77,7 +77,7 @@ def _processes(
 def _describe(process: nvml_records.GpuProcess, resting: Sequence[str]) -> use.ListedProcess:
     user, command = describe_process(process.pid)
     memory = process.memory.value if isinstance(process.memory, Value) else None
-    return use.ListedProcess(process.pid, user or None, command or None, memory, command in resting)
+    return use.ListedProcess(process.pid, user or None, command or None, memory, rests(command, resting))
 
 
 def _own_utilisation(sample: nvml_records.DeviceSample, own: frozenset[int]) -> Reading[float]:

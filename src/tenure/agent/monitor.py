@@ -185,12 +185,14 @@ class Monitor:
         if sample is None:
             return
         resting = shell.options.resting.get(device.name, ())
+        everybody = watch.sees_all(sample, shell.identity.initial_namespace)
         if device.claim is not None and isinstance(sample.memory_used, Value):
             try:
-                shell.baselines.learn(sample, device.driver)
+                shell.baselines.learn(sample, device.driver, sees_all=everybody)
             except OSError as error:
                 log.error("a baseline could not be kept: %s", error)
-        shell.saw(device, watch.look(sample, shell.baseline_of(device.uuid), resting=resting), mark)
+        baseline = shell.baseline_of(device.uuid)
+        shell.saw(device, watch.look(sample, baseline, sees_all=everybody, resting=resting), mark)
 
     def _seen_leased(
         self, run: Run, uuid: str, sample: DeviceSample | None, own: set[int], here: proc.ProcTable | None

@@ -17,6 +17,7 @@ from tenure.agent import folders, lost, release
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.release import Traces
+from tenure.agent.watch import sees_all
 from tenure.domain.device import Condition
 from tenure.domain.job import Ending
 from tenure.durable import LogFailed
@@ -160,6 +161,7 @@ class Prover:
                 here=table,
                 tree_proof=tree,
                 settled=settled,
+                sees_all=sees_all(samples[device.uuid], shell.identity.initial_namespace),
                 resting=shell.options.resting.get(name, ()),
             )
             if seen is not None:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 
-from tenure.agent.baseline import SLACK_BYTES, mib
-from tenure.agent.watch import describe_process, listed, name_process
+from tenure.agent.baseline import NOT_THERE, SLACK_BYTES, mib
+from tenure.agent.watch import by_list_alone, could_not_look, describe_process, listed, name_process, rests
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
-
-_NOT_THERE = frozenset({Reason.NOT_SUPPORTED, Reason.FUNCTION_MISSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,18 @@ def of_gpu(
     here: Container[int],
     tree_proof: str,
     settled: bool,
+    sees_all: bool,
     resting: Collection[str] = (),
     describe: Callable[[int], tuple[str, str]] = describe_process,
 ) -> Condition | None:
     """What one sample of a GPU proves, or None while the driver may still be giving back what was the job's.
 
-    ``here`` holds the pids that exist in this PID namespace now; ``settled`` says that the settling time is over.
+    ``here`` holds the pids that exist in this PID namespace now; ``settled`` says that the settling time is over,
+    ``sees_all`` that the driver's lists show the processes of the whole machine.
     """
     processes = listed(sample)
-    if isinstance(processes, Unavailable) and processes.reason not in _NOT_THERE:
-        return _unknown(processes) if settled else None
+    if isinstance(processes, Unavailable) and processes.reason not in NOT_THERE:
+        return could_not_look(processes) if settled else None
     on_it = processes.value if isinstance(processes, Value) else ()
     left = [p for p in on_it if p.pid in traces.strays]  # those of the tree are gone: a living pid is somebody else's
     gone = [p for p in on_it if p.pid not in here]
@@ -68,20 +68,22 @@ def of_gpu(
             return Condition("dirty", f"the driver still lists pid {pids} of this job, which no longer exists", ())
         return Condition("unknown", f"{Reason.FOREIGN_NAMESPACE}: pid {pids} is listed and not to be found here")
     others = [(p, *describe(p.pid)) for p in on_it]
-    foreign = [(p, user, command) for p, user, command in others if command.rsplit("/", 1)[-1] not in resting]
+    foreign = [(p, user, command) for p, user, command in others if not rests(command, resting)]
     if foreign:
         by = tuple(name_process(p.pid, user, command) for p, user, command in foreign)
         return Condition("occupied", "; ".join(by[:8]), by[:8])
-    return _by_memory(sample.memory_used, baseline, isinstance(processes, Value), tree_proof, settled)
+    lists, memory = isinstance(processes, Value), sample.memory_used
+    if isinstance(memory, Unavailable):
+        found = by_list_alone(memory, sees_all) if lists else could_not_look(memory)
+        if found.outcome == "clear":
+            return Condition("clear", f"{tree_proof}; {found.detail}")
+        return found if settled else None
+    return _by_memory(memory, baseline, lists, tree_proof, settled)
 
 
 def _by_memory(
-    memory: Reading[int], baseline: Reading[int], lists: bool, tree_proof: str, settled: bool
+    memory: Value[int], baseline: Reading[int], lists: bool, tree_proof: str, settled: bool
 ) -> Condition | None:
-    if isinstance(memory, Unavailable):
-        if memory.reason in _NOT_THERE and lists:
-            return Condition("clear", f"{tree_proof}; no process listed; memory does not read here")
-        return _unknown(memory) if settled else None
     if memory.value == 0 and lists:
         return Condition("clear", f"{tree_proof}; no process listed, no memory used")
     if isinstance(baseline, Unavailable):
@@ -94,10 +96,6 @@ def _by_memory(
     if not settled:
         return None
     return Condition("dirty", f"{mib(excess)} left above the resting baseline of {mib(baseline.value)}, nobody listed")
-
-
-def _unknown(why: Unavailable) -> Condition:
-    return Condition("unknown", f"could not look: {why.reason} ({why.instrument})")
 
 
 def _names(processes: list[GpuProcess]) -> tuple[str, ...]:

@@ -3,6 +3,10 @@
 An unleased device with anybody on it, or with memory above its resting baseline, is occupied. On a leased one the
 job's own processes are left out and its memory says nothing, so only listed others count: contention. A device that
 could not be looked at is unknown, with the reason, never clear.
+
+An empty list proves that nobody is there only where the driver lists the whole machine (``sees_all``). In another PID
+namespace than the initial one it may leave out whoever is not in it; there memory has to say it, and where memory does
+not read either (unified memory), nothing does.
 """
 
 from __future__ import annotations
@@ -11,15 +15,19 @@ import pwd
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
-from tenure.agent.baseline import SLACK_BYTES, mib
+from tenure.agent.baseline import NOT_THERE, SLACK_BYTES, mib
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
-#: A list that this driver does not have is not missed; any other failure of a list means that nobody could look.
-_NOT_THERE = frozenset({Reason.NOT_SUPPORTED, Reason.FUNCTION_MISSING})
 _NAMED = 8
 _COMMAND_CHARS = 80
+
+
+def sees_all(sample: DeviceSample, initial_namespace: bool | None) -> bool:
+    """Whether the driver's lists show the processes of the whole machine: certain in the initial PID namespace, and of
+    a simulated driver, which knows of no namespaces."""
+    return sample.simulated or initial_namespace is True
 
 
 def listed(sample: DeviceSample) -> Reading[tuple[GpuProcess, ...]]:
@@ -29,7 +37,7 @@ def listed(sample: DeviceSample) -> Reading[tuple[GpuProcess, ...]]:
         if isinstance(reading, Value):
             for process in reading.value:
                 found.setdefault(process.pid, process)
-        elif reading is sample.compute or reading.reason not in _NOT_THERE:
+        elif reading is sample.compute or reading.reason not in NOT_THERE:
             return reading
     return Value(tuple(found.values()), sample.compute.at, sample.compute.instrument, sample.compute.scope)
 
@@ -38,15 +46,17 @@ def look(
     sample: DeviceSample,
     baseline: Reading[int],
     *,
+    sees_all: bool,
     resting: Collection[str] = (),
     describe: Callable[[int], tuple[str, str]] | None = None,
 ) -> Condition:
-    """The condition of an unleased device. ``resting``: commands that always sit there."""
+    """The condition of an unleased device. ``sees_all``: see above; ``resting``: commands that always sit there."""
     processes = listed(sample)
-    if isinstance(processes, Unavailable) and processes.reason not in _NOT_THERE:
-        return _unknown(processes)
+    if isinstance(processes, Unavailable) and processes.reason not in NOT_THERE:
+        return could_not_look(processes)
     pids = [p.pid for p in processes.value] if isinstance(processes, Value) else []
-    return _occupied(pids, resting, describe) or _by_memory(sample.memory_used, baseline, processes)
+    found = _occupied(pids, resting, describe)
+    return found or _by_memory(sample.memory_used, baseline, lists=isinstance(processes, Value), sees_all=sees_all)
 
 
 def look_beside(
@@ -63,7 +73,7 @@ def look_beside(
     """
     processes = listed(sample)
     if isinstance(processes, Unavailable):
-        return _unknown(processes)
+        return could_not_look(processes)
     others = [p.pid for p in processes.value if p.pid not in own]
     found = _occupied([pid for pid in others if pid in here], resting, describe)
     if found is not None:
@@ -77,23 +87,17 @@ def _occupied(
     pids: Collection[int], resting: Collection[str], describe: Callable[[int], tuple[str, str]] | None
 ) -> Condition | None:
     told = [(pid, *(describe or describe_process)(pid)) for pid in sorted(pids)]
-    others = tuple(name_process(pid, user, command) for pid, user, command in told if not _rests(command, resting))
+    others = tuple(name_process(pid, user, command) for pid, user, command in told if not rests(command, resting))
     if not others:
         return None
     many = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     return Condition("occupied", "; ".join(others[:_NAMED]) + many, others[:_NAMED])
 
 
-def _by_memory(memory: Reading[int], baseline: Reading[int], processes: Reading[tuple[GpuProcess, ...]]) -> Condition:
-    seen = isinstance(processes, Value)
+def _by_memory(memory: Reading[int], baseline: Reading[int], *, lists: bool, sees_all: bool) -> Condition:
     if isinstance(memory, Unavailable):
-        # Unified memory reads [N/A] for ever: there the list alone has to do, and it answered.
-        return (
-            Condition("clear", "no process listed; memory does not read here")
-            if seen and (memory.reason in _NOT_THERE)
-            else _unknown(memory)
-        )
-    if memory.value == 0 and seen:
+        return by_list_alone(memory, sees_all) if lists else could_not_look(memory)
+    if memory.value == 0 and lists:
         return Condition("clear", "no process listed, no memory used")
     if isinstance(baseline, Unavailable):
         return Condition("unknown", f"{mib(memory.value)} used and nobody listed: {baseline.reason}: {baseline.detail}")
@@ -101,15 +105,27 @@ def _by_memory(memory: Reading[int], baseline: Reading[int], processes: Reading[
     if excess > SLACK_BYTES:
         detail = f"{mib(excess)} above the resting baseline of {mib(baseline.value)}, held by no process visible here"
         return Condition("occupied", detail, ("not visible from here",))
-    return Condition("clear", "no process listed, memory at rest" if seen else "memory at rest; processes not listed")
+    return Condition("clear", "no process listed, memory at rest" if lists else "memory at rest; processes not listed")
 
 
-def _unknown(why: Unavailable) -> Condition:
+def by_list_alone(memory: Unavailable, sees_all: bool) -> Condition:
+    """What an empty list says where memory does not read: unified memory never does, and then the list has to do."""
+    if memory.reason not in NOT_THERE:
+        return could_not_look(memory)
+    if not sees_all:
+        why = "memory does not read here, and a list in this PID namespace need not show everybody on the device"
+        return Condition("unknown", f"{Reason.FOREIGN_NAMESPACE}: {why}")
+    return Condition("clear", "no process listed; memory does not read here")
+
+
+def could_not_look(why: Unavailable) -> Condition:
+    """Unknown, because an instrument did not answer."""
     # Without what changes from look to look: a report goes out only when something changed.
     return Condition("unknown", f"could not look: {why.reason} ({why.instrument})")
 
 
-def _rests(command: str, resting: Collection[str]) -> bool:
+def rests(command: str, resting: Collection[str]) -> bool:
+    """Whether a process was declared as one that always sits on the device: by its program, with or without path."""
     if not command:
         return False
     program = command.split(" ")[0]

@@ -42,8 +42,10 @@ def describe(pid: int) -> tuple[str, str]:
     return PEOPLE.get(pid, ("", ""))
 
 
-def look(told: DeviceSample, baseline: Reading[int] = BASE, resting: tuple[str, ...] = ()) -> Condition:
-    return watch.look(told, baseline, resting=resting, describe=describe)
+def look(
+    told: DeviceSample, baseline: Reading[int] = BASE, resting: tuple[str, ...] = (), *, sees_all: bool = True
+) -> Condition:
+    return watch.look(told, baseline, sees_all=sees_all, resting=resting, describe=describe)
 
 
 def test_nobody_and_memory_at_rest_is_clear() -> None:
@@ -77,6 +79,29 @@ def test_unified_memory_goes_by_the_list_alone() -> None:
     assert look(sample(pids=(100,), memory_used=gone(Reason.NOT_SUPPORTED))).outcome == "occupied"
 
 
+def test_an_empty_list_of_another_namespace_proves_nothing_where_memory_does_not_read() -> None:
+    # A unified-memory box with the agent in a container: whoever is outside shows in no list and in no figure.
+    told = sample(memory_used=gone(Reason.NOT_SUPPORTED))
+    seen = look(told, sees_all=False)
+    assert (seen.outcome, seen.detail.split(":")[0]) == ("unknown", "foreign_namespace")
+    assert proof(told, settled=False, sees_all=False) is None
+    after = proof(told, settled=True, sees_all=False)
+    assert after is not None
+    assert after.outcome == "unknown"
+
+
+def test_memory_speaks_for_those_that_no_list_here_can_show() -> None:
+    assert look(sample(4), sees_all=False).outcome == "clear"
+    assert look(sample(4000), sees_all=False).outcome == "occupied"
+    assert look(sample(4000), NO_BASE, sees_all=False).outcome == "unknown"
+
+
+def test_only_the_initial_namespace_is_known_to_see_everybody() -> None:
+    real = replace(sample(), simulated=False)
+    assert [watch.sees_all(real, initial) for initial in (True, False, None)] == [True, False, False]
+    assert watch.sees_all(sample(), False)  # a simulated driver knows of no namespaces
+
+
 def test_nothing_answers_is_unknown() -> None:
     nothing = sample(memory_used=gone(Reason.NOT_SUPPORTED), compute=gone(Reason.NOT_SUPPORTED))
     assert look(nothing).outcome == "unknown"
@@ -102,7 +127,7 @@ def test_beside_a_lease_only_others_count() -> None:
 
 
 def proof(told: DeviceSample, traces: Traces = Traces(), *, settled: bool, **more: Any) -> Condition | None:  # noqa: B008
-    given = {"here": {100}, "tree_proof": "tree empty", "describe": describe, **more}
+    given = {"here": {100}, "tree_proof": "tree empty", "describe": describe, "sees_all": True, **more}
     return release.of_gpu(told, given.pop("baseline", BASE), traces, settled=settled, **given)
 
 
@@ -151,9 +176,9 @@ def test_baselines_are_kept_by_driver_and_call_and_only_fall(tmp_path: Path) -> 
     known = Baselines(tmp_path / "baselines.json")
     told = sample(300)
     assert isinstance(known.of("GPU-1", told.memory_used, "570"), Unavailable)
-    assert known.learn(told, "570")
-    assert not known.learn(sample(500), "570")
-    assert known.learn(sample(200), "570")
+    assert known.learn(told, "570", sees_all=True)
+    assert not known.learn(sample(500), "570", sees_all=True)
+    assert known.learn(sample(200), "570", sees_all=True)
     again = Baselines(tmp_path / "baselines.json")
     found = again.of("GPU-1", told.memory_used, "570")
     assert isinstance(found, Value)
@@ -165,13 +190,28 @@ def test_baselines_are_kept_by_driver_and_call_and_only_fall(tmp_path: Path) -> 
 
 def test_a_tenants_memory_is_never_taken_for_rest(tmp_path: Path) -> None:
     known = Baselines(tmp_path / "baselines.json")
-    assert not known.learn(sample(9000), "570")
-    assert not known.learn(sample(100, (100,)), "570")
-    assert not known.learn(sample(100, compute=gone(Reason.TIMEOUT)), "570")
+    assert not known.learn(sample(9000), "570", sees_all=True)
+    assert not known.learn(sample(100, (100,)), "570", sees_all=True)
+    failed = gone(Reason.TIMEOUT)
+    for told in (sample(100, compute=failed), sample(100, graphics=failed), sample(100, mps=failed)):
+        assert not known.learn(told, "570", sees_all=True)
+    # Somebody in another container shows in no list: 400 MiB may be a context's, 2 MiB cannot be.
+    assert not known.learn(sample(400), "570", sees_all=False)
+    assert known.learn(sample(2), "570", sees_all=False)
+
+
+def test_one_rule_says_who_rests() -> None:
+    assert watch.rests("/usr/lib/xorg/Xorg :0", ("Xorg",))
+    assert watch.rests("Xorg", ("Xorg",))
+    assert not watch.rests("python Xorg", ("Xorg",))
+    assert not watch.rests("", ("",))
+    seen = proof(sample(4, (200,)), settled=True, here={200}, resting=("Xorg",))
+    assert seen is not None
+    assert seen.outcome == "clear"
 
 
 def test_a_damaged_file_of_baselines_is_said_and_measured_again(tmp_path: Path) -> None:
     (tmp_path / "baselines.json").write_text("{")
     known = Baselines(tmp_path / "baselines.json")
     assert "measured afresh" in known.problem
-    assert known.learn(sample(10), "570")
+    assert known.learn(sample(10), "570", sees_all=True)
