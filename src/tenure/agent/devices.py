@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from tenure.agent import claims
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.options import Options
 from tenure.domain.device import NOT_LOOKED, Condition
-from tenure.domain.reading import Reason, Value
+from tenure.domain.reading import Reason, Scope, Unavailable, Value
 from tenure.errors import TenureError
 from tenure.paths import Layout
 from tenure.probes import discovery
 from tenure.probes import identity as host_identity
 from tenure.probes.nvml import NvmlProbe
+from tenure.probes.nvml_parse import unavailable_sample
 from tenure.probes.nvml_records import DeviceSample
 
 log = logging.getLogger("tenure.agent.devices")
@@ -71,6 +73,7 @@ class Devices:
         self._claims_dir = Path(options.claims_dir) if options.claims_dir else None
         self.by_uuid: dict[str, AgentDevice] = {}
         self.problems: tuple[str, ...] = ()
+        self._failure: Unavailable | None = None
         self.real, self.simulated = _sources(layout, options)
         self.problem = ""
         if options.sim and self.simulated is None and options.library_dir is None:
@@ -116,18 +119,23 @@ class Devices:
         if now != self.problems:
             log.warning("discovery: %s", "; ".join(now) or "the problems are gone")
         self.problems = now
+        self._failure = next((p.failure for p in problems if p.index is None), None)
         return before != {uuid: (device.name, device.missing) for uuid, device in self.by_uuid.items()}
 
     def take_claims(self, leased: Iterable[str] = ()) -> bool:
         """Claims what is not claimed yet. ``leased``: UUIDs whose claim a supervisor of ours may be holding.
 
-        Gives whether what is offered changed. Quick: one open and one flock a device that is not ours.
+        Gives whether what is offered changed. Quick: a few calls a device.
         """
         ours = set(leased)
         changed = False
         for device in self.by_uuid.values():
-            if device.claim is not None:
+            if device.claim is not None and device.claim.intact():
                 continue
+            if device.claim is not None:  # its file was removed: a lock that nobody else comes across guards nothing
+                log.warning("%s: %s was removed or replaced; it is claimed again", device.name, device.claim.path)
+                device.claim.close()
+                device.claim = None
             before = device.held_by
             held = self._take(device)
             device.held_by = None if held is None or device.uuid in ours else held
@@ -160,20 +168,31 @@ class Devices:
         return f"{device.uuid}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     async def sample(self, uuids: Iterable[str], *, accounting_pids: Iterable[int] = ()) -> dict[str, DeviceSample]:
-        """One sample of each device that an NVML source knows, the sources side by side."""
+        """One sample of each device that an NVML source knows, the sources side by side.
+
+        A device that was not found since this agent started is answered too: unavailable, with what discovery met.
+        """
         groups: dict[int, tuple[NvmlProbe, list[str]]] = {}
-        for uuid in uuids:
+        wanted = list(uuids)
+        for uuid in wanted:
             device = self.by_uuid.get(uuid)
             if device is not None and device.probe is not None:
                 groups.setdefault(id(device.probe), (device.probe, []))[1].append(uuid)
         pids = list(accounting_pids)
         answers = await asyncio.gather(
-            *(probe.sample(wanted, accounting_pids=pids) for probe, wanted in groups.values())
+            *(probe.sample(known, clocks=False, accounting_pids=pids) for probe, known in groups.values())
         )
         samples = {uuid: sample for answer in answers for uuid, sample in answer.items()}
         for uuid, sample in samples.items():
             self.by_uuid[uuid].last = sample
-        return samples
+        lost = {uuid: unavailable_sample(uuid, self._not_found()) for uuid in wanted if uuid not in self.by_uuid}
+        return {**samples, **lost}
+
+    def _not_found(self) -> Unavailable:
+        why, at = self._failure, time.monotonic()
+        if why is None:
+            return Unavailable(Reason.GPU_LOST, at, "nvml", Scope.DEVICE, "the driver does not list it")
+        return Unavailable(why.reason, at, why.instrument, Scope.DEVICE, why.detail)
 
     async def close(self, leased: Container[str] = ()) -> None:
         """Ends the probes' children and gives the claims back; of the ``leased`` only this agent's copy, the

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenure.agent.monitor")
 
 SYNC_EVERY_S = 1.5
+#: A job that has just begun is first looked at this much later, together with all that begin meanwhile. A driver has no
+#: context of it any earlier, and a storm of short jobs costs twenty rounds a second, not one (two scans of /proc) each.
+GATHER_S = 0.05
 
 
 class Monitor:
-    """The sampling loop. ``hurry`` begins the next round at once: a job has just started, its first instant is due."""
+    """The sampling loop. ``hurry`` begins the next round soon: a job has just started, its first instant is due."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -58,6 +61,7 @@ class Monitor:
                 log.exception("a round of looks failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), self._rest())
+                await asyncio.sleep(GATHER_S)
 
     def _rest(self) -> float:
         """Seconds until the next round: until the earliest job's instant, never longer than the agent's own pace."""
@@ -145,8 +149,9 @@ class Monitor:
             log.error("a sample of %s#%d could not be kept: %s", *run.key, error)
             sampler.trouble = f"samples could not be kept: {error}"
         if news is not None and run.key in shell.runs.live:
-            with contextlib.suppress(LogFailed):  # said again when it changes, and with the end
+            with contextlib.suppress(LogFailed):  # said again at the next instant, and with the end
                 shell.tell(r.Judged(*run.key, news))
+                sampler.told()
         return own
 
     def _same_namespace(

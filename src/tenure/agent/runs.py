@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenure.agent import adopt, folders, lost
 from tenure.agent import records as r
@@ -47,13 +47,6 @@ class Run:
     sampler: JobSampler | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-
-    def close(self) -> None:
-        """Lets go of the supervisor and of the log of samples; both go on existing."""
-        if self.handle is not None:
-            self.handle.close()
-        if self.sampler is not None:
-            self.sampler.close()
 
 
 class Runs:
@@ -116,7 +109,18 @@ class Runs:
             log.exception("watching %s#%d failed", *run.key)
         finally:
             self.live.pop(run.key, None)
-            run.close()
+            self._let_go(run)
+
+    def _let_go(self, run: Run) -> None:
+        """Lets go of the supervisor and of the log of samples; both go on existing.
+
+        The log is synced in a thread: the report of the end is about to go out and need not wait for it, as what is
+        announced in it was made durable when it was announced.
+        """
+        if run.handle is not None:
+            run.handle.close()
+        if run.sampler is not None:
+            self._shell.aside(asyncio.get_running_loop().run_in_executor(None, run.sampler.let_go()))
 
     async def _start(self, run: Run) -> bool:
         """A supervisor for an accepted attempt: a new one, or the one that is there already. False: nothing runs.
@@ -227,7 +231,7 @@ class Runs:
             size, proofs = indexed_bytes(run.folder), {}
         use = None
         if run.sampler is not None:
-            use = run.sampler.final()
+            use = run.sampler.final(_monotonic(record))
         shell.prover.remember(run.key, self.traces(run))
         await self._tell(r.Ended(job, number, outcome, size, proofs, use))
         shell.connection.output_ready()
@@ -246,12 +250,16 @@ class Runs:
     # -- sampling
 
     def _gpus(self, run: Run) -> dict[str, str]:
-        """UUID -> name of the attempt's devices that an instrument can be asked about."""
+        """UUID -> name of the attempt's devices that an instrument can be asked about, or should be.
+
+        One that this agent has not found is among them: it was leased as a GPU, since a CPU is always found. What it is
+        doing is unknown then, and has to be said.
+        """
         attempt = self._shell.state.attempts.get(run.key)
         found = {}
         for grant in attempt.grants if attempt is not None else ():
             device = self._shell.devices.by_uuid.get(grant.uuid)
-            if device is not None and device.probe is not None:
+            if (device is None and not grant.uuid.startswith("CPU-")) or (device and device.probe is not None):
                 found[grant.uuid] = grant.device
         return found
 
@@ -293,3 +301,12 @@ class Runs:
                     raise
                 log.error("%s", error)
                 await asyncio.sleep(1.0)
+
+
+def _monotonic(record: Mapping[str, Any] | None) -> float:
+    """When an attempt ended, on this clock: its exit record labels it in UTC; without one it is over just now."""
+    now = time.monotonic()
+    ended_at = (record or {}).get("ended_at")
+    if not isinstance(ended_at, int | float):
+        return now
+    return now - max(0.0, time.time() - ended_at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tenure.domain import use
 from tenure.domain.reading import Reading, Value
 from tenure.domain.use_json import decode
 from tenure.durable import FramedLog, read_frames
+from tenure.errors import TenureError
 from tenure.probes import nvml_records, proc
 
 FOLD_EVERY_S = 60.0
@@ -47,7 +48,8 @@ class JobSampler:
         self._fold = use.begin_job([])
         self._announced: dict[str, dict[str, Any]] = {}
         self._last: use.JobVerdict | None = None
-        self._reported = ("unknown", False)
+        self._reported: tuple[str, bool] | None = ("unknown", False)
+        self._saying: tuple[str, bool] = self._reported
         self._folded_at = 0.0
 
     def begin(self, *, started_at: float, baselines: Mapping[str, Reading[int]], window: Mapping[str, float]) -> None:
@@ -59,7 +61,7 @@ class JobSampler:
             for uuid, name in self.devices.items()
         ]
         self._fold = use.begin_job(states)
-        self._log = FramedLog.open(self._path)
+        self._log = FramedLog.open(self._path, later=True)
         self._keep_fold(started_at)
 
     def resume(self) -> bool:
@@ -70,7 +72,7 @@ class JobSampler:
         self._fold, self._announced, self.pids = found
         self._log = FramedLog.open(self._path)
         self._last = use.judge_job(self._fold)
-        self._reported = _shown(self._last)
+        self._reported = None  # the one before may have ended between writing it down and telling it
         return True
 
     @property
@@ -100,7 +102,7 @@ class JobSampler:
         same_namespace: bool,
         resting: Mapping[str, Sequence[str]],
     ) -> dict[str, Any] | None:
-        """One instant. Gives the verdict to report where it changed or became conclusive, else None.
+        """One instant. Gives the verdict to report where it is news, again each time until ``told`` is called.
 
         ``tree`` is the job's processes (the supervisor first), ``here`` every pid that existed just before or after.
         """
@@ -149,10 +151,16 @@ class JobSampler:
     def _judge(self, at: float) -> dict[str, Any] | None:
         after = use.judge_job(self._fold, now=at)
         before, self._last = self._last, after
-        if not self._announce(before, after) and _shown(after) == self._reported:
+        if self._announce(before, after):
+            self._reported = None
+        if _shown(after) == self._reported:
             return None
-        self._reported = _shown(after)
+        self._saying = _shown(after)
         return self._body(after)
+
+    def told(self) -> None:
+        """What ``observe`` gave last is on its way for good."""
+        self._reported = self._saying
 
     def _announce(self, before: use.JobVerdict | None, after: use.JobVerdict) -> bool:
         """Keeps a warning or an advisory that is due now, on the record before anybody is told."""
@@ -160,15 +168,22 @@ class JobSampler:
         notice = use.announcement(before, after, already)
         if notice is None:
             return False
-        self._announced[notice.kind.value] = use.to_dict(notice)
-        self._append({"announced": use.to_dict(notice)})
+        record = {**use.to_dict(notice), "utc": time.time()}
+        self._append({"announced": record})
         self.sync()
+        self._announced[notice.kind.value] = record
         return True
 
-    def final(self) -> dict[str, Any]:
-        """The verdict at the job's end as its report tells it, with a warning that only the end settles."""
-        end = use.judge_job(self._fold, final=True)
-        self._announce(self._last, end)
+    def final(self, ended_at: float | None = None) -> dict[str, Any]:
+        """The verdict at the job's end as its report tells it, with a warning that only the end settles.
+
+        ``ended_at``: the end on the monotonic clock. A window that was over long before it proves nothing of the end.
+        """
+        end = use.judge_job(self._fold, now=ended_at, final=True)
+        try:
+            self._announce(self._last, end)
+        except (OSError, TenureError) as error:
+            self.trouble = f"a warning could not be kept: {error}"
         return self._body(end)
 
     def _body(self, verdict: use.JobVerdict) -> dict[str, Any]:
@@ -178,17 +193,25 @@ class JobSampler:
 
     def sync(self) -> None:
         """Makes every sample so far durable. Safe beside ``observe`` from another thread."""
-        if self._log is not None:
-            self._log.sync()
+        if (log := self._log) is not None:
+            log.sync()
+
+    def let_go(self) -> Callable[[], None]:
+        """Nothing is kept from here on; the fold stays. What it gives syncs and closes the log, in any thread."""
+        log, self._log = self._log, None
+
+        def close() -> None:
+            if log is not None:
+                try:
+                    log.sync()
+                finally:
+                    log.close()
+
+        return close
 
     def close(self) -> None:
         """Syncs and closes the log; the fold stays."""
-        if self._log is not None:
-            log, self._log = self._log, None
-            try:
-                log.sync()
-            finally:
-                log.close()
+        self.let_go()()
 
     def _keep_fold(self, at: float) -> None:
         self._folded_at = at

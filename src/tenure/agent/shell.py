@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from tenure.agent.shipper import Shipper
 from tenure.agent.spawner import Spawner
 from tenure.domain.commands import Register
 from tenure.domain.device import Condition
-from tenure.domain.reading import Reading
+from tenure.domain.reading import Reading, Reason, Scope, Unavailable
 from tenure.durable import LogFailed
 from tenure.errors import TenureError
 from tenure.paths import Layout, bind_unix
@@ -48,6 +49,8 @@ FIRST_LOOK_S = 3.0
 DISCOVERY_S = 60.0
 RESTART_AFTER_S = 3.0
 ACK_EVERY_S = 1.0
+#: How long what was forgotten may wait for a sync that is made for something else.
+FORGET_S = 1.0
 
 
 class Shell:
@@ -74,6 +77,8 @@ class Shell:
         self.cgroup_parent: str | None = None
         self._registered: dict[str, Condition] = {}
         self._output_told: dict[r.Key, float] = {}
+        self._forgotten: dict[r.Key, None] = {}
+        self._forgetting: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         self._discovered = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -105,10 +110,15 @@ class Shell:
                 self.journal.compact(self.state)
             except LogFailed as error:
                 self.fail(error)
+        if self._forgotten:
+            self._discard_forgotten()
 
     def _carry_out(self, effect: r.Effect) -> None:
         match effect:
             case r.Spawn(key):
+                if key in self._forgotten:  # an older attempt of that number: its folder goes before there is a new one
+                    del self._forgotten[key]
+                    discard(self.layout.attempt(*key))
                 self.shipper.add(key, self.layout.attempt(*key), 0)
                 self.runs.start(key)
             case r.Signal(key):
@@ -120,7 +130,26 @@ class Shell:
             case r.Discard(key):
                 self.shipper.remove(key)
                 self._output_told.pop(key, None)
+                self._forgotten[key] = None
+
+    def _discard_forgotten(self) -> None:
+        """Deletes what was forgotten once that is durable: an attempt that the journal still knows keeps its output."""
+        if self.journal.durable:
+            gone, self._forgotten = self._forgotten, {}
+            for key in gone:
                 self.aside(asyncio.to_thread(discard, self.layout.attempt(*key)))
+        elif self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(FORGET_S, self._sync_forgotten)
+
+    def _sync_forgotten(self) -> None:
+        self._forgetting = None
+        if self._forgotten:
+            try:
+                self.journal.sync()
+            except LogFailed as error:
+                self.fail(error)
+            else:
+                self._discard_forgotten()
 
     def fail(self, error: BaseException) -> None:
         """Going on is not safe: the agent ends with this error. Jobs go on under their supervisors."""
@@ -154,7 +183,10 @@ class Shell:
 
     def baseline_of(self, uuid: str) -> Reading[int]:
         """The device's memory at rest, comparable with its last sample."""
-        device = self.devices.by_uuid[uuid]
+        device = self.devices.by_uuid.get(uuid)
+        if device is None:
+            why = "the device was not found since this agent started"
+            return Unavailable(Reason.BASELINE_UNKNOWN, time.monotonic(), "baseline", Scope.DEVICE, why)
         memory = device.last.memory_used if device.last is not None else device.found.memory
         return self.baselines.of(uuid, memory, device.driver)
 
@@ -302,6 +334,8 @@ class Shell:
         if self._nudges is not None:
             asyncio.get_running_loop().remove_reader(self._nudges.fileno())
             self._nudges.close()
+        if self._forgetting is not None:
+            self._forgetting.cancel()  # the next agent sweeps up
         for task in (*forever, *self._tasks):
             task.cancel()
         await asyncio.gather(*forever, *self._tasks, return_exceptions=True)

@@ -196,11 +196,16 @@ class LeaseReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseJudged(Event):
-    """The verdict of use changed; ``use`` is the whole verdict with its evidence."""
+    """The verdict of use was told; ``use`` is the whole verdict with its evidence.
+
+    ``before`` and ``after`` are its labels as printed (``partial 1/4``); the same where only the evidence is newer.
+    """
 
     job: str
     attempt: int
     use: Mapping[str, Any]
+    before: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,11 +136,33 @@ def use_judged(state: FleetState, report: cmd.ReportUse, now: float) -> list[ev.
 
 
 def _judged(job: Job, use: Mapping[str, Any], now: float, actor: str) -> list[ev.Event]:
-    """The new verdict, and a warning for each announcement in it that has not been made before."""
-    said = {one.get("kind") for one in (job.use or {}).get("announcements", ())}
+    """The new verdict, and a warning for each announcement in it that has not been made before.
+
+    What was announced once stays on the record, in its first words, also where the agent has lost its own account of
+    it: so it is announced once whatever becomes of the agent.
+    """
+    before = job.use or {}
+    earlier = tuple(before.get("announcements", ()))
+    said = {one.get("kind") for one in earlier}
     fresh = [one for one in use.get("announcements", ()) if one.get("kind") not in said]
-    judged: list[ev.Event] = [ev.UseJudged(at=now, actor=actor, job=job.id, attempt=job.attempt, use=use)]
-    return judged + [ev.UseWarned(at=now, actor=actor, job=job.id, attempt=job.attempt, warning=one) for one in fresh]
+    if earlier:
+        use = {**use, "announcements": [*earlier, *fresh]}
+    judged = ev.UseJudged(
+        at=now,
+        actor=actor,
+        job=job.id,
+        attempt=job.attempt,
+        use=use,
+        before=label_of(before),
+        after=label_of(use),
+    )
+    warned = [ev.UseWarned(at=now, actor=actor, job=job.id, attempt=job.attempt, warning=one) for one in fresh]
+    return [judged, *warned]
+
+
+def label_of(use: Mapping[str, Any]) -> str:
+    """The label of a verdict as it is on record; ``unknown`` where none is."""
+    return str(use.get("label") or use.get("verdict") or "unknown")
 
 
 def device_seen(state: FleetState, report: cmd.ReportDevice, now: float) -> list[ev.Event]:
