@@ -108,7 +108,7 @@ MUTANTS = {
     "no fsync of the directory": ("durable/files.py", _SYNC_DIR, "    os.close(fd)\n\n\ndef make_dirs"),
     "reports left for later": (
         "agent/journal.py",
-        "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked)",
+        "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)",
         "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptAccepted, r.AttemptEnded, r.ReportQueued)",
     ),
 }

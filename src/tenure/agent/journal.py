@@ -22,7 +22,8 @@ from tenure.wire import frames
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(r.AgentEvent)}
 
 #: Events that may be lost to a power cut without harm: what they took off the list is sent again, and taken again.
-_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked)
+#: What follows from forgetting (the output is deleted) waits until it is ``durable``.
+_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)
 
 
 def encode(events: Sequence[r.AgentEvent]) -> bytes:
@@ -83,6 +84,15 @@ class Journal:
         self._log.append(encode(events))
         if not all(isinstance(event, _MAY_BE_LATE) for event in events):
             self._log.sync()
+
+    def sync(self) -> None:
+        """Makes durable what was left for later. Raises ``LogFailed``."""
+        self._log.sync()
+
+    @property
+    def durable(self) -> bool:
+        """Whether nothing was left for later."""
+        return self._log.synced == self._log.end
 
     def compact(self, state: core.AgentState) -> bool:
         """Replaces the history by a snapshot where it has outgrown the limit, and doubles a limit that is too low."""

@@ -17,9 +17,10 @@ from tenure.agent import folders, lost, release
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.release import Traces
-from tenure.agent.watch import sees_all
+from tenure.agent.watch import listed, sees_all
 from tenure.domain.device import Condition
 from tenure.domain.job import Ending
+from tenure.domain.reading import Value
 from tenure.durable import LogFailed
 from tenure.probes import proc
 
@@ -151,7 +152,9 @@ class Prover:
         """What one sample of each GPU proves; a device is missing from it while nothing can be said yet."""
         shell = self._shell
         samples = await shell.devices.sample(device.uuid for device in gpus.values())
-        table = await asyncio.to_thread(proc.snapshot)
+        # Who exists here matters only where a driver lists somebody; after most jobs it lists nobody.
+        anybody = any(isinstance(on_it := listed(sample), Value) and on_it.value for sample in samples.values())
+        table = await asyncio.to_thread(proc.snapshot) if anybody else ()
         proofs = {}
         for name, device in gpus.items():
             seen = release.of_gpu(

@@ -181,20 +181,22 @@ class FramedLog:
     sync a success) every further call raises ``LogFailed``; only opening the file afresh finds out what is there.
     """
 
-    def __init__(self, path: Path, fd: int, end: int, recovered: Torn | None) -> None:
+    def __init__(self, path: Path, fd: int, end: int, recovered: Torn | None, *, later: bool = False) -> None:
         self.path = path
         self.recovered = recovered
         self._fd = fd
         self._end = end
-        self._synced = end
+        self._synced = 0 if later else end
+        self._named = not later  # whether the file's name is durable
         self._failed: OSError | None = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, mode: int = 0o600) -> FramedLog:
+    def open(cls, path: str | os.PathLike[str], *, mode: int = 0o600, later: bool = False) -> FramedLog:
         """Opens a log for appending, creates it where it is missing, and cuts off a tail that was never durable.
 
         What it leaves is durable on return: an earlier writer may have died between a write and its sync, and nobody
-        may act on a frame that the next power cut would take back. Raises ``Damaged`` and then changes nothing.
+        may act on a frame that the next power cut would take back. With ``later`` it is so after the first ``sync``:
+        two syncs less, for a log that nothing follows from until then. Raises ``Damaged`` and then changes nothing.
         """
         path = Path(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -207,6 +209,8 @@ class FramedLog:
             if end < size:
                 recovered = Torn(end, size - end)
                 os.ftruncate(fd, end)
+            if later:
+                return cls(path, fd, end, recovered, later=True)
             sync_fd(fd)
             sync_dir(path.parent)
         except BaseException:
@@ -255,14 +259,16 @@ class FramedLog:
         """Makes every appended frame durable. Costs nothing where nothing was appended since the last call."""
         self._check_usable()
         end = self._end  # read first: a sync vouches for nothing that another thread appends meanwhile
-        if self._synced == end:
+        if self._synced == end and self._named:
             return
         try:
             sync_fd(self._fd, data_only=True)
+            if not self._named:
+                sync_dir(self.path.parent)
         except OSError as error:
             self._failed = error
             raise LogFailed(self.path, "make durable", error, usable=False) from error
-        self._synced = end
+        self._synced, self._named = end, True
 
     def frames(self) -> Iterator[Frame]:
         """Every frame of the log as it is now, the ones not yet synced included."""
@@ -290,6 +296,7 @@ class FramedLog:
         os.close(self._fd)
         self._fd = fd
         self._end = self._synced = total
+        self._named = True
 
     def _check_usable(self) -> None:
         if self._fd < 0:
