@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import machine, plot, report
-from bench.rows import Measure
+from bench.rows import Measure, Row
 from bench.runner import Runner
 from bench.world import World
 
@@ -54,26 +55,30 @@ def chosen(text: str, known: set[str], what: str) -> set[str]:
     return words
 
 
-def plan(world: World, only: set[str], rounds: int) -> list[Measure]:
-    """The measures in the order in which they are taken; those that need something of their own last."""
+def plan(world: World, only: set[str], rounds: int) -> Iterator[tuple[Measure, float]]:
+    """The measures in the order in which they are taken, each with the seconds that those after it need for one round.
+
+    A measure's rows are made when its turn comes: some bring up something of their own.
+    """
     from bench import cancelling, lifecycles, rates, starting, weighing, whole
 
-    def measure(key: str, rows: Any, full: int, quick: int, warm_up: bool) -> list[Measure]:
-        if only and key not in only:
-            return []
-        return [Measure(key, MEASURES[key], rows(world), rounds or (quick if world.quick else full), warm_up)]
-
-    return [
-        *measure("limit", whole.limit_rows, 5, 2, True),
-        *measure("memory", weighing.memory_rows, 1, 1, False),
-        *measure("start", starting.rows, 7, 2, True),
-        *measure("command", whole.rows, 5, 2, True),
-        *measure("rate", rates.rows, 3, 1, False),
-        *measure("cancel", cancelling.rows, 3, 1, False),
-        *measure("ledger", lifecycles.rows, 3, 1, False),
-        *measure("cold", whole.cold_rows, 5, 1, True),
-        *measure("watch", weighing.watch_rows, 1, 1, False),
+    quick = world.quick
+    # key, rows, rounds (quick), warm-up, seconds of a round (quick)
+    steps: list[tuple[str, Callable[[World], list[Row]], int, bool, float]] = [
+        ("limit", whole.limit_rows, 2 if quick else 5, True, 1),
+        ("memory", weighing.memory_rows, 1, False, 2),
+        ("start", starting.rows, 2 if quick else 7, True, 8 if quick else 25),
+        ("command", whole.rows, 2 if quick else 5, True, 4 if quick else 10),
+        ("rate", rates.rows, 1 if quick else 3, False, 25 if quick else 90),
+        ("cancel", cancelling.rows, 1 if quick else 3, False, 15),
+        ("ledger", lifecycles.rows, 1 if quick else 3, False, 6 if quick else 12),
+        ("cold", whole.cold_rows, 1 if quick else 3, True, 10),
+        ("watch", weighing.watch_rows, 1, False, 45 if quick else 215),
     ]
+    steps = [step for step in steps if not only or step[0] in only]
+    for at, (key, rows, count, warm_up, seconds) in enumerate(steps):
+        kept = sum(step[4] for step in steps[at + 1 :])
+        yield Measure(key, MEASURES[key], rows(world), rounds or count, warm_up, seconds), kept
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -104,9 +109,9 @@ def main(argv: list[str] | None = None) -> int:
             runner.write(facts=facts)
             measures: list[Measure] = []
             try:
-                for measure in plan(world, only, options.rounds):
+                for measure, kept in plan(world, only, options.rounds):
                     measures.append(measure)
-                    runner.run(measure)
+                    runner.run(measure, kept)
             finally:
                 for note in world.notes:
                     runner.write(note=note)
@@ -144,5 +149,13 @@ def _asked_to_end(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _program() -> int:
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("interrupted; everything was taken down, and what was taken until then is kept", file=sys.stderr)
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_program())

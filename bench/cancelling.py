@@ -36,7 +36,7 @@ def rows(world: World) -> list[Row]:
 
 def _tenure(world: World) -> tuple[str, str]:
     """A job on a device of its own that ignores SIGTERM, once it does; and its device."""
-    device = world.tenure.devices(simulated=True)[0]
+    device = world.tenure.simulated()[0]
     tag = world.stamps.tag()
     job = world.tenure.client.submit(world.stamps.argv(tag, "stubborn"), device=device, grace_s=GRACE_S)
     world.stamps.wait(tag)

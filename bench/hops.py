@@ -51,7 +51,7 @@ class TracedSite(TenureSite):
             )
         processes.until(lambda: embedded.answers(self.paths), "the traced controller answers", timeout_s=30)
         embedded.wait_for_agent(self.client._transport)
-        processes.until(lambda: self.devices(simulated=True), "its devices are free", timeout_s=30)
+        processes.until(lambda: self.simulated(), "its devices are free", timeout_s=30)
 
     def down(self) -> None:
         """Ends everything, and collects the controller, which is a child of this process."""

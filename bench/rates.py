@@ -57,7 +57,7 @@ def _row(world: World, product: str, client: str, jobs: int, run: Callable[[int]
 def _tenure(world: World, devices: int, clients: int) -> Callable[[int], list[str]]:
     def run(jobs: int) -> list[str]:
         tags = [world.stamps.tag() for _ in range(jobs)]
-        device = world.tenure.devices(simulated=True)[0] if devices == 1 else None
+        device = world.tenure.simulated()[0] if devices == 1 else None
         select = "" if device else SIMULATED
         failed: list[BaseException] = []
 

@@ -51,13 +51,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing that is measured: its key, what it says in a line, and the rows, side by side."""
+    """One thing that is measured: its key, what it says in a line, and the rows, side by side.
+
+    ``seconds`` is about how long one round of it takes, for whoever divides the time there is.
+    """
 
     key: str
     title: str
     rows: list[Row]
     rounds: int
     warm_up: bool = True
+    seconds: float = 0.0
 
 
 def order(rows: list[Row], number: int) -> Iterator[Row]:

@@ -27,14 +27,13 @@ def rows(world: World) -> list[Row]:
     found.append(
         Row("start", "tenure", "SDK, kept connection; simulated GPU", "durable", "ms", lambda: _sdk(world, simulated))
     )
-    cpu = world.cpu_device()
+    cpu, words = world.tenure.cpu()
+    where = {"device": cpu}
     found.append(
-        Row(
-            "start", "tenure", "SDK, kept connection; CPU device", "durable", "ms", lambda: _sdk(world, {"device": cpu})
-        )
+        Row("start", "tenure", "SDK, kept connection; CPU device", "durable", "ms", lambda: _sdk(world, where))
     )
     if not cpu:
-        found[-1].absent = world.absent.get("tenure", "the CPU device is claimed by another controller on this machine")
+        found[-1].absent = f"the CPU device is not free: {words}"
     command = [RC, "run", "-q", "--select", SIMULATED, "--"]
     found.append(Row("start", "tenure", "rc run; simulated GPU", "durable", "ms", lambda: _rc(world, command)))
     for client in ("sbatch", "srun", "salloc"):

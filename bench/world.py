@@ -80,12 +80,6 @@ class World:
         self._exit.callback(site.down)
         return site
 
-    def cpu_device(self) -> str:
-        """The CPU device where this run's agent holds its claim; empty where another controller has it."""
-        if "tenure" in self.absent:
-            return ""
-        return next(iter(self.tenure.devices(simulated=False)), "")
-
     def count(self, samples: int) -> int:
         """So many samples in a round; about a third of them in a quick run."""
         return max(2, samples // 3) if self.quick else samples

@@ -55,11 +55,18 @@ class TenureSite:
         """Starts everything and waits until the simulated devices are free."""
         self.rc("up", "--sim", self.sim)
         wanted = int(self.sim.partition("x")[0])
-        processes.until(lambda: len(self.devices(simulated=True)) >= wanted, "its devices are free", timeout_s=30)
+        processes.until(lambda: len(self.simulated()) >= wanted, "its devices are free", timeout_s=30)
 
-    def devices(self, *, simulated: bool) -> list[str]:
-        """The names of the devices that are free now, simulated ones or others."""
-        return [device.name for device in self.client.devices() if device.free and device.simulated == simulated]
+    def simulated(self) -> list[str]:
+        """The names of the simulated devices that are free now."""
+        return [device.name for device in self.client.devices() if device.free and device.simulated]
+
+    def cpu(self) -> tuple[str, str]:
+        """The name of the CPU device where it is free, else nothing; and its state in words."""
+        for device in self.client.devices():
+            if device.kind == "cpu":
+                return (device.name if device.free else ""), device.words
+        return "", "this agent offers none"
 
     def idle(self, timeout_s: float = 60.0) -> None:
         """Waits until no job is open."""

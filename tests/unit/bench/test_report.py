@@ -110,11 +110,8 @@ def test_lists_on_the_command_line_name_what_is_not_known() -> None:
 
 def test_every_command_of_the_page_can_be_given() -> None:
     page = (ROOT / "docs/how-to/measure.md").read_text()
-    shown = [
-        line.partition("#")[0].split()
-        for line in page.splitlines()
-        if "python -m bench" in line and line.startswith("    ")
-    ]
+    lines = [line.partition("#")[0] for line in page.splitlines() if line.startswith("    ")]
+    shown = [line.split() for line in lines if "python -m bench" in line]
     assert len(shown) >= 4
     for words in shown:
         parser().parse_args(words[words.index("bench") + 1 :])
