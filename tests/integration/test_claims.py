@@ -237,6 +237,27 @@ def test_the_first_folder_that_every_user_may_write_to_is_taken(tmp_path: Path) 
         claims_dir(parents[:3])
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 4096, '{"user":"a","uid":1e999,"controller":"c","pid":1,"since":0}', '{"user":"a","uid":{}}', "\0" * 64],
+)
+def test_a_line_that_somebody_made_up_is_no_words_and_no_trouble(folder: Path, line: str) -> None:
+    path_of(UUID, folder).write_text(line)
+    assert holder_of(UUID, folder=folder) is None
+    mine = held(claim(UUID, "alpha", folder=folder))
+    assert mine.left_behind is None
+    mine.close()
+
+
+def test_a_second_name_of_another_file_is_never_written_to(folder: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    path_of(UUID, folder).hardlink_to(precious)
+    with pytest.raises(TenureError, match="not a regular file"):
+        claim(UUID, "alpha", folder=folder)
+    assert precious.read_text() == "kept"
+
+
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_a_folder_that_is_none_is_refused_not_passed_over(tmp_path: Path, kind: str) -> None:
     for name in ("first", "second"):

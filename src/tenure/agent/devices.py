@@ -35,8 +35,8 @@ _STEMS = {"cpu": "cpu"}
 
 @dataclass(slots=True)
 class AgentDevice:
-    """One device. ``probe`` is the NVML source it is asked of, None for a CPU. ``condition`` is what was last seen on
-    it; ``held_by`` says who else holds its claim; ``missing`` why the driver does not list it any more."""
+    """One device. ``probe`` is the NVML source it is asked of, None where it has none. ``condition`` is what was last
+    seen on it; ``held_by`` says who else holds its claim; ``missing`` why the driver does not list it any more."""
 
     name: str
     found: discovery.FoundDevice
@@ -50,6 +50,11 @@ class AgentDevice:
     @property
     def uuid(self) -> str:
         return self.found.uuid
+
+    @property
+    def by_open_files(self) -> bool:
+        """Whether the only witness of who is on it is who has it open: a Jetson without NVML."""
+        return self.found.kind == "jetson"
 
     @property
     def driver(self) -> str:
@@ -107,6 +112,8 @@ class Devices:
                 source = None if told.kind in ("cpu", "jetson") else probe
                 self.by_uuid[told.uuid] = AgentDevice(names[told.uuid], told, source)
             else:
+                if known.missing is not None:  # what was seen before the driver lost it says nothing of now
+                    known.condition = Condition("unknown", "not looked at since the driver lists it again")
                 known.found, known.missing = told, None
         for uuid, device in self.by_uuid.items():
             if uuid not in seen:

@@ -14,10 +14,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from tenure.agent import opened, watch
 from tenure.agent import records as r
-from tenure.agent import watch
 from tenure.agent.devices import AgentDevice
 from tenure.agent.runs import Run
+from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Value
 from tenure.durable import LogFailed
 from tenure.errors import TenureError
@@ -46,6 +47,7 @@ class Monitor:
         self._watched_at = float("-inf")
         self._synced_at = 0.0
         self._claimed_at = 0.0
+        self._opened_at = float("-inf")
 
     def hurry(self) -> None:
         """Does not wait for the next one that is due."""
@@ -57,8 +59,9 @@ class Monitor:
             self._hurry.clear()
             try:
                 await self._round(time.monotonic())
-            except Exception:
+            except Exception as error:
                 log.exception("a round of looks failed")
+                self._could_not_look(error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), self._rest())
                 await asyncio.sleep(GATHER_S)
@@ -103,10 +106,11 @@ class Monitor:
         if before is not None and after is not None:
             for run in runs.values():
                 own[run.key] = await self._fold(run, samples, before, after)
+        holders = await self._holders(idle)
         for uuid in idle:
             device = shell.devices.by_uuid[uuid]
             if shell.state.high_water.get(uuid, 0) == marks[uuid] and not shell.state.on_device(uuid):
-                self._seen_idle(device, samples.get(uuid), marks[uuid])
+                self._seen_idle(device, samples.get(uuid), marks[uuid], holders.get(uuid))
         for run in runs.values():
             for uuid in run.sampler.devices if run.sampler is not None and after is not None else ():
                 self._seen_leased(run, uuid, samples.get(uuid), own.get(run.key, set()), after)
@@ -181,13 +185,37 @@ class Monitor:
                 if uuid not in leased:
                     shell.saw(device, device.condition, shell.state.high_water.get(uuid, 0))
 
-    def _seen_idle(self, device: AgentDevice, sample: DeviceSample | None, mark: int) -> None:
+    def _could_not_look(self, error: Exception) -> None:
+        """Nothing was seen: what an earlier round saw must not stand as if it had been seen now."""
         shell = self._shell
+        seen = Condition("unknown", f"could not look: a round of looks failed ({type(error).__name__})")
+        for uuid, device in shell.devices.by_uuid.items():
+            if not shell.state.on_device(uuid) and (device.probe is not None or device.by_open_files):
+                shell.saw(device, seen, shell.state.high_water.get(uuid, 0))
+
+    async def _holders(self, idle: set[str]) -> dict[str, Condition]:
+        """Who has those devices open that have no list of contexts; none of them where that was read just now."""
+        devices = [d for uuid in idle if (d := self._shell.devices.by_uuid[uuid]).by_open_files]
+        if not devices or time.monotonic() - self._opened_at < opened.LOOK_EVERY_S:
+            return {}
+        self._opened_at = time.monotonic()
+        resting = self._shell.options.resting
+        return {d.uuid: await opened.look(self._shell, resting.get(d.name, ())) for d in devices}
+
+    def _seen_idle(
+        self, device: AgentDevice, sample: DeviceSample | None, mark: int, holders: Condition | None
+    ) -> None:
+        shell = self._shell
+        if device.by_open_files:
+            if holders is not None:
+                shell.saw(device, holders, mark)
+            return
         if device.probe is None:
             # A CPU has no list of contexts: what the claim says is all there is to know.
             shell.saw(device, watch.CPU_CLEAR, mark)
             return
         if sample is None:
+            shell.saw(device, Condition("unknown", "could not look: its driver gave no answer"), mark)
             return
         resting = shell.options.resting.get(device.name, ())
         everybody = watch.sees_all(sample, shell.identity.initial_namespace)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tenure.agent import folders, lost, release
+from tenure.agent import folders, lost, opened, release
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.release import Traces
@@ -59,7 +59,11 @@ class Prover:
     async def at_once(self, attempt: r.Attempt, traces: Traces, tree: str) -> dict[str, Condition]:
         """What one quick look proves, for the report of the end. Never longer than half a second."""
         devices = self._devices(attempt)
-        proofs = {name: release.of_cpu(tree) for name, d in devices.items() if d is not None and d.probe is None}
+        proofs = {
+            name: release.of_cpu(tree)
+            for name, d in devices.items()
+            if d is not None and d.probe is None and not d.by_open_files
+        }
         gpus = {name: d for name, d in devices.items() if d is not None and d.probe is not None}
         if gpus:
             looking = asyncio.ensure_future(self._sample(gpus, traces, tree, settled=False))
@@ -107,6 +111,12 @@ class Prover:
                     proofs[name] = Condition("clear", f"{tree}; the device is not here any more")
                 elif settled:
                     proofs[name] = (device and device.missing) or Condition("unknown", "the device is not found")
+            elif device.by_open_files:
+                seen = await opened.look(self._shell, self._shell.options.resting.get(name, ()))
+                if seen.outcome == "clear":
+                    proofs[name] = Condition("clear", f"{tree}; {seen.detail}")
+                elif settled or seen.outcome == "occupied":
+                    proofs[name] = seen
             elif device.probe is None:
                 proofs[name] = release.of_cpu(tree)
             else:

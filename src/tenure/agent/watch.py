@@ -55,7 +55,7 @@ def look(
     if isinstance(processes, Unavailable) and processes.reason not in NOT_THERE:
         return could_not_look(processes)
     pids = [p.pid for p in processes.value] if isinstance(processes, Value) else []
-    found = _occupied(pids, resting, describe)
+    found = occupied_by(pids, resting, describe)
     return found or _by_memory(sample.memory_used, baseline, lists=isinstance(processes, Value), sees_all=sees_all)
 
 
@@ -75,7 +75,7 @@ def look_beside(
     if isinstance(processes, Unavailable):
         return could_not_look(processes)
     others = [p.pid for p in processes.value if p.pid not in own]
-    found = _occupied([pid for pid in others if pid in here], resting, describe)
+    found = occupied_by([pid for pid in others if pid in here], resting, describe)
     if found is not None:
         return found
     if any(pid not in here for pid in others):
@@ -83,9 +83,10 @@ def look_beside(
     return Condition("clear", "nobody else is listed")
 
 
-def _occupied(
+def occupied_by(
     pids: Collection[int], resting: Collection[str], describe: Callable[[int], tuple[str, str]] | None
 ) -> Condition | None:
+    """Somebody, by name, unless all of them rest there; None for nobody."""
     told = [(pid, *(describe or describe_process)(pid)) for pid in sorted(pids)]
     others = tuple(name_process(pid, user, command) for pid, user, command in told if not rests(command, resting))
     if not others:
