@@ -97,6 +97,16 @@ os.wait()
 # --- what a command gets ------------------------------------------------------------------------------------------
 
 
+#: Signals 32 and 33 belong to the C library's threads. A posix_spawn of glibc hands them on as ignored (make uses it),
+#: no program can tell by them, and glibc lets no program set them.
+LIBRARYS_OWN = 0b11 << 31
+
+
+def ignored(status: str) -> int:
+    """The signals that a status file of /proc calls ignored, without those of the C library."""
+    return int(status, 16) & ~LIBRARYS_OWN
+
+
 async def test_a_command_gets_a_clean_start(floor: Floor) -> None:
     run = await floor.python(
         """
@@ -104,7 +114,8 @@ import resource
 print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1])
 print(os.readlink("/proc/self/fd/0"))
 status = dict(l.split(":\\t") for l in open("/proc/self/status").read().splitlines() if ":\\t" in l)
-print(status["SigBlk"], status["SigIgn"])
+print(status["SigBlk"])
+print(status["SigIgn"])
 print(os.getsid(0) == os.getpid() == os.getpgid(0))
 print(oct(os.umask(0)), os.getcwd(), sorted(os.environ))
 """,
@@ -114,10 +125,12 @@ print(oct(os.umask(0)), os.getcwd(), sorted(os.environ))
     )
     await run.ended()
     ignored_by_python = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)  # by the test program itself
-    assert run.output.decode().splitlines() == [
+    lines = run.output.decode().splitlines()
+    assert ignored(lines.pop(3)) == ignored_by_python
+    assert lines == [
         "[0, 1, 2]",
         "/dev/null",
-        f"{0:016x} {ignored_by_python:016x}",
+        f"{0:016x}",
         "True",
         "0o27 /usr ['LC_ALL', 'ONLY']",
     ]
@@ -142,7 +155,8 @@ async def test_dispositions_are_the_default_whatever_the_agent_ignores(tmp_path:
             signal.signal(number, handler)
     run = await made.start(["/bin/cat", "/proc/self/status"])
     ended = await run.ended()
-    assert b"SigIgn:\t0000000000000000\n" in run.output
+    (line,) = (line for line in run.output.decode().splitlines() if line.startswith("SigIgn:"))
+    assert ignored(line.split()[1]) == 0
     assert ended["code"] == 0
     await made.close()
 
