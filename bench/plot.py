@@ -66,13 +66,15 @@ def _row(row: Row, y: float, low: float, high: float) -> list[str]:
     kept = f" ({row.durability})" if row.durability != "none" else ""
     parts = [_text(LEFT - 10, y + 4, f"{row.name}{kept}", 10, anchor="end", color=color)]
     for samples in row.samples.values():
-        for value in samples:
+        for value in filter(None, samples):
             x = place(value, low, high)
             parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{color}' fill-opacity='0.3'/>")
+    parts.append(_text(WIDE - RIGHT + 10, y + 4, figure(found.p50), 10, color=color))
+    if found.p50 <= 0:
+        return parts  # such an axis has no place for nothing
     x = place(found.p50, low, high)
     bar = f"x1='{x:.1f}' y1='{y - 6:.1f}' x2='{x:.1f}' y2='{y + 6:.1f}'"
     parts.append(f"<line {bar} stroke='{color}' stroke-width='2.5'/>")
-    parts.append(_text(WIDE - RIGHT + 10, y + 4, figure(found.p50), 10, color=color))
     return parts
 
 
