@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tenure.agent.instants import convert, cpu_of
 from tenure.domain import use
@@ -20,6 +20,8 @@ from tenure.domain.use_json import decode
 from tenure.durable import FramedLog, read_frames
 from tenure.errors import TenureError
 from tenure.probes import nvml_records, proc
+
+Shown: TypeAlias = tuple[str, bool, tuple[tuple[str, bool, bool], ...]]
 
 FOLD_EVERY_S = 60.0
 PIDS_KEPT = 4096
@@ -48,8 +50,8 @@ class JobSampler:
         self._fold = use.begin_job([])
         self._announced: dict[str, dict[str, Any]] = {}
         self._last: use.JobVerdict | None = None
-        self._reported: tuple[str, bool] | None = ("unknown", False)
-        self._saying: tuple[str, bool] = self._reported
+        self._reported: Shown | None = ("unknown", False, ())
+        self._saying: Shown = self._reported
         self._folded_at = 0.0
 
     def begin(self, *, started_at: float, baselines: Mapping[str, Reading[int]], window: Mapping[str, float]) -> None:
@@ -187,7 +189,7 @@ class JobSampler:
         return self._body(end)
 
     def _body(self, verdict: use.JobVerdict) -> dict[str, Any]:
-        body = use.to_dict(verdict)
+        body = {**use.to_dict(verdict), "utc": time.time()}
         notes = {"announcements": list(self._announced.values())} if self._announced else {}
         return {**body, "label": verdict.label, **notes, **({"trouble": self.trouble} if self.trouble else {})}
 
@@ -273,6 +275,9 @@ def limits_from(window: Mapping[str, float]) -> tuple[use.Limits, str]:
         return use.Limits(), f"the limits asked for cannot be used, the defaults hold: {error}"
 
 
-def _shown(verdict: use.JobVerdict) -> tuple[str, bool]:
-    """What makes a verdict news: its label, and whether somebody else was seen on a device."""
-    return verdict.label, verdict.contended
+def _shown(verdict: use.JobVerdict) -> Shown:
+    """What makes a verdict news: its label, whether somebody else was seen on a device, and of each device that has
+    more to say than ``unknown`` whether it idles since, or cannot be looked at since."""
+    told = [d for d in verdict.devices if d.verdict is not use.Verdict.UNKNOWN]
+    later = tuple((d.device, d.idle_since is not None, d.blind_since is not None) for d in told)
+    return verdict.label, verdict.contended, tuple(one for one in later if one[1] or one[2])

@@ -129,8 +129,17 @@ def _job(j: Mapping[str, Any]) -> None:
             ("output", None if j["output_bytes"] is None else f"{j['output_bytes']} bytes (rc logs {j['id']})"),
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
+            *_warnings(j),
         ]
     )
+
+
+def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not (j["use"] or {}).get("announcements"):
+        return []
+    from tenure.cli import warned
+
+    return warned.rows(j)
 
 
 def _environment(given: Given) -> int:

@@ -46,10 +46,13 @@ class Screen:
 
 
 def show(following: Following, screen: Screen) -> dict[str, Any]:
-    """Streams until the job is over; gives its record."""
+    """Streams until the job is over; gives its record. A warning about its use is shown once, when it is made."""
     waiting = False
+    said: set[str] | None = None
     for event in following:
         kind = event["type"]
+        if kind in ("job", "ended"):
+            said = _warn(event["job"], said, screen, new=following.submits and kind == "ended")
         if kind == "output":
             screen.write(event["stream"], event["data"])
         elif kind == "gap":
@@ -63,6 +66,25 @@ def show(following: Following, screen: Screen) -> dict[str, Any]:
     screen.close_line()
     assert following.record is not None
     return following.record
+
+
+def _warn(job: Mapping[str, Any], said: set[str] | None, screen: Screen, *, new: bool) -> set[str]:
+    """Shows what was announced since the record seen before; gives the kinds that were shown or on record by now.
+
+    What stands in the first record was announced to whoever followed before: it is only named, unless it is ``new``.
+    """
+    if not (job.get("use") or {}).get("announcements"):
+        return said or set()
+    from tenure.cli import warned  # only where there is one
+
+    known = warned.kinds(job)
+    if said is None and not new:
+        warned.point(job)
+        return known
+    if not known <= (said or set()):
+        screen.close_line()
+        warned.tell(job, said or set())
+    return known
 
 
 def trouble(words: str | None, job: str | None) -> None:

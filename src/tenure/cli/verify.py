@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tenure.cli import session, streaming
+from tenure.cli import session, streaming, warned
 from tenure.cli.options import Command, Given, Option
-from tenure.cli.text import clean, say
+from tenure.cli.text import ago, clean, say
 from tenure.domain import use as uses
 from tenure.domain.names import names
 from tenure.errors import TenureError
@@ -41,8 +41,10 @@ def main(given: Given) -> int:
         verbose = given.flag("verbose") or given.json
         lines, code = uses.explain(verdict, verbose=verbose, simulated=job["simulated"]), uses.exit_code(verdict)
         lines += [f"trouble: {use['trouble']}"] if use.get("trouble") else []
+        lines += [f"{name}: {text}" for name, text in warned.rows(job)]
     if job["state"] != "ended":
-        lines.append(f"so far: the job is {job['words']}")
+        age = f", judged {ago(use['utc'])} ago" if use and use.get("utc") else ""
+        lines.append(f"so far: the job is {job['words']}{age}")
     if given.json:
         from json import dumps
 

@@ -216,9 +216,11 @@ class DeviceVerdict:
     ``verdict`` speaks of the job so far: work once seen stays seen. ``current`` speaks of the window that ends now.
     ``window`` is the run of instants that ``verdict`` rests on; ``life`` holds every instant looked at. ``reasons`` is
     empty unless the verdict is unknown; its first entry is the reason. ``idle_since``: start of a conclusive run
-    without work after work was seen. ``earlier``: the last conclusive window without a context that has since been
-    broken. ``zero``: the present run of instants at which memory read exactly 0, where it reaches span and count and
-    memory never read anything else (then ``memory_zero_throughout``).
+    without work after work was seen. ``blind_since``: start of the present run of instants at which the process list
+    did not answer, so that nothing can be told of what was seen before it; ``blind_cause`` says why. ``earlier``: the
+    last conclusive window without a context that has since been broken. ``zero``: the present run of instants at which
+    memory read exactly 0, where it reaches span and count and memory never read anything else (then
+    ``memory_zero_throughout``).
     ``unsettled_zero``: that, and another instrument kept the verdict unknown: the not conclusive warning is due.
     """
 
@@ -240,6 +242,8 @@ class DeviceVerdict:
     last_work_at: float | None = None
     work_instants: int = 0
     idle_since: float | None = None
+    blind_since: float | None = None
+    blind_cause: Cause | None = None
     contended: bool = False
     contenders: tuple[ListedProcess, ...] = ()
     zero: Window | None = None

@@ -58,6 +58,8 @@ def verdict(state: UseState, *, now: float | None = None, final: bool = False) -
         last_work_at=state.last_work_at,
         work_instants=state.work_instants,
         idle_since=idles if worked is not None and idles is not None and idles > worked else None,
+        blind_since=state.blind_since,
+        blind_cause=state.blind_cause,
         contended=bool(state.contenders),
         contenders=state.contenders,
         zero=zero,

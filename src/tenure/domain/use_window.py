@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
 from tenure.domain.use_instant import (
@@ -79,6 +80,8 @@ class UseState:
     gap_ended_at: float | None = None
     listed_without_handles: int = 0
     late_samples: int = 0
+    blind_since: float | None = None
+    blind_cause: Cause | None = None
 
 
 def begin(device: str, *, started_at: float, baseline: Reading[int], limits: Limits | None = None) -> UseState:
@@ -235,6 +238,7 @@ def _remember(state: UseState, sample: DeviceSample, instant: Instant) -> UseSta
         and sample.accounting.value.contexts == 0,
         instruments=_tally(state.instruments, sample),
         listed_without_handles=state.listed_without_handles + int(unhandled),
+        **_blind(state, sample, instant),
     )
     if instant.context:
         first = sample.at if state.first_context_at is None else state.first_context_at
@@ -244,6 +248,14 @@ def _remember(state: UseState, sample: DeviceSample, instant: Instant) -> UseSta
         first = sample.at if state.first_work_at is None else state.first_work_at
         state = replace(state, first_work_at=first, last_work_at=sample.at, work_instants=state.work_instants + 1)
     return state
+
+
+def _blind(state: UseState, sample: DeviceSample, instant: Instant) -> dict[str, Any]:
+    """Since when nothing at all can be told of the job on this device, and why: its process list does not answer."""
+    if instant.context or isinstance(sample.processes, Value):
+        return {"blind_since": None, "blind_cause": None}
+    since = state.blind_since if state.blind_since is not None else sample.at
+    return {"blind_since": since, "blind_cause": instant.causes[0] if instant.causes else None}
 
 
 def _learn(known: Known, sample: DeviceSample) -> Known:

@@ -91,6 +91,9 @@ def device_words(device: DeviceVerdict) -> str:
     parts = [_core(device)]
     if device.verdict is Verdict.USED and device.idle_since is not None:
         parts.append(f"idle since {_after(device, device.idle_since)}: {_idle_state(device)}")
+    if device.verdict is not Verdict.UNKNOWN and device.blind_since is not None:
+        why = f": {cause_words(device.blind_cause)}" if device.blind_cause is not None else ""
+        parts.append(f"not known since {_after(device, device.blind_since)}{why}")
     if device.verdict is not Verdict.NO_CONTEXT and device.earlier is not None:
         parts.append(f"earlier: no context at any of {over(device.earlier)}")
     if device.contended:
@@ -177,7 +180,9 @@ def _job_core(job: JobVerdict) -> str:
     since = (
         f"; idle again: {', '.join(f'{d.device} since {_after(d, d.idle_since or 0.0)}' for d in idle)}" if idle else ""
     )
-    return f"{job.label.replace('_', ' ')}: {', '.join(groups)}{why}{since}"
+    dark = [d for d in job.devices if d.verdict is not Verdict.UNKNOWN and d.blind_since is not None]
+    lost = f"; not known any more: {_names(dark)}" if dark else ""
+    return f"{job.label.replace('_', ' ')}: {', '.join(groups)}{why}{since}{lost}"
 
 
 def _no_context_everywhere(job: JobVerdict) -> str:

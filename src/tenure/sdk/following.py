@@ -54,6 +54,11 @@ class Following:
         self._trouble = trouble or (lambda words, job: None)
         self._patience_s = patience_s
 
+    @property
+    def submits(self) -> bool:
+        """Whether this began with a submission, not with a job that was there already."""
+        return self._body is not None
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         broken_since: float | None = None
         told = False
