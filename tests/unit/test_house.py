@@ -221,6 +221,20 @@ def test_every_decision_is_listed_and_fits_a_screen() -> None:
         assert len((folder / page).read_text().splitlines()) <= 50, page
 
 
+def test_every_link_between_pages_leads_somewhere() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:\s]+)", page.read_text())]
+    assert len(links) > 10
+    for page, link in links:
+        assert (page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs/explanation").glob("*.md")):
+        for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", page.read_text()):
+            assert (ROOT / "src/tenure" / name).exists() or (ROOT / name).exists(), f"{page.name}: {name}"
+
+
 def test_commit_hooks_fetch_nothing() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text()
     assert re.findall(r"repo: *(.*)", text) == ["local"]
