@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import gc
 import json
@@ -109,8 +110,9 @@ def _run(paths: Layout) -> int:
 
 def _refuse(error: TenureError) -> int:
     """Says why on stderr: one line for people, one for whoever started this agent and reads its log."""
-    print(f"tenure agent: {error.code}: {error}", file=sys.stderr)
-    print(json.dumps({"event": "refused", "error": error.to_dict()}), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the disk of the log may be what is full; the exit status still says it
+        print(f"tenure agent: {error.code}: {error}", file=sys.stderr)
+        print(json.dumps({"event": "refused", "error": error.to_dict()}), file=sys.stderr, flush=True)
     return error.exit_code
 
 

@@ -42,7 +42,7 @@ def main(given: Given) -> int:
         told.append(job)
         if not given.json:
             say(f"job {job['id']}: {clean(job['words'])}")
-    if given.json:
+    if given.json and (told or failed is None):
         from json import dumps
 
         sys.stdout.write(dumps({"jobs": told}) + "\n")

@@ -103,7 +103,7 @@ def _dispatch(arguments: list[str]) -> int:
         sys.stdout.write(module.COMMAND.help())
         sys.stdout.flush()
         return 0
-    text.color_when = given.text("color", "auto")
+    text.color_when = given.text("color")
     code = int(module.main(given))
     sys.stdout.flush()
     return code

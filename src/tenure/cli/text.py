@@ -19,7 +19,8 @@ _COLORS = {
     "unhealthy": "31",
     "draining": "35",
 }
-color_when = "auto"
+#: What ``--color`` said; empty where it was not given, and the settings hold.
+color_when = ""
 
 
 def clean(text: object) -> str:
@@ -88,10 +89,25 @@ def terminal_columns() -> int | None:
 
 
 def colored() -> bool:
-    """Whether standard output gets colours: by the setting; with ``auto`` on a terminal without NO_COLOR."""
-    if color_when != "auto":
-        return color_when == "always"
+    """Whether standard output gets colours: by the option or the setting; ``auto`` is a terminal without NO_COLOR."""
+    when = color_when or _color_setting()
+    if when != "auto":
+        return when == "always"
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and os.isatty(1)
+
+
+def _color_setting() -> str:
+    """The setting. A table is shown without colours, not refused, where the settings cannot be used: it says so."""
+    global color_when
+    from tenure.cli import settings
+    from tenure.errors import TenureError
+
+    try:
+        color_when = str(settings.load({}).get("color", "auto"))
+    except TenureError as error:
+        note(f"{error.message}; colours are left out: {error.do}")
+        color_when = "never"
+    return color_when
 
 
 def paint(page: str) -> str:

@@ -8,6 +8,7 @@ the right fsync and hold both halves, because killing a process proves nothing: 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import sys
@@ -53,6 +54,8 @@ def make_dirs(path: str | os.PathLike[str], mode: int = 0o700) -> None:
         with contextlib.suppress(FileExistsError):  # somebody else was quicker; the sync is owed all the same
             each.mkdir(mode)
         sync_dir(each.parent)
+        if not each.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(each))
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
@@ -80,9 +83,11 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o600
         finally:
             os.close(fd)
         temporary.rename(target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):  # the error that matters is the one on its way up
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(target)  # of a write the system tells the number alone
         raise
     sync_dir(target.parent)
 

@@ -26,6 +26,8 @@ from tenure.sdk.transport import Transport
 READY_S = 60.0
 AGENT_S = 10.0
 _POLL_S = 0.01
+#: With fewer bytes free than this a controller that could not say why it went is taken to have had no room.
+_FULL_BYTES = 256 * 1024
 _ALREADY_RUNNING = CODES["already_running"].exit
 
 
@@ -95,13 +97,25 @@ def _start(paths: Layout, end: float) -> bool:
         if code == _ALREADY_RUNNING:
             # Another one is coming up, or going down: it answers soon, or there is room for a new one.
             time.sleep(0.1)
-            _wait_or_raise(paths, end)
+            if time.monotonic() > end:
+                raise _held(paths)
             if not _listens(paths):
                 began, child = _spawn(paths)
         elif code is not None:
             raise _failure(paths, began, code)
         else:
             _wait_or_raise(paths, end)
+
+
+def _held(paths: Layout) -> TenureError:
+    """The error where a process keeps the controller's lock and no controller answers."""
+    holder = lock_holder(paths.controller_lock)
+    return TenureError(
+        "already_running",
+        f"process {holder or 'unknown'} holds {paths.controller_lock}, and no controller answers at {paths.ctl_sock}",
+        do=f"look at it: ps -fp {holder or 'PID'}; {paths.controller_log} may say why; end it, then: rc up",
+        facts={"pid": holder, "path": str(paths.controller_lock)},
+    )
 
 
 def _listens(paths: Layout) -> bool:
@@ -137,6 +151,14 @@ def _failure(paths: Layout, began: int, code: int) -> TenureError:
     told = next(
         (line.removeprefix("tenure controller: ") for line in reversed(tail) if line.strip()), "it said nothing"
     )
+    found = os.statvfs(paths.root)
+    if (free := found.f_bavail * found.f_frsize) < _FULL_BYTES:
+        raise TenureError(
+            "disk_full",
+            f"the controller did not come up (exit status {code}): {free} bytes are free on the disk of {paths.root}",
+            do=f"make room, then try again: df -h {shlex.quote(str(paths.root))}",
+            facts={"path": str(paths.root), "free_bytes": free, "tail": tail},
+        )
     known = [name for name, entry in CODES.items() if entry.exit == code and code != 0]
     return TenureError(
         known[0] if len(known) == 1 else "not_configured" if code == CODES["not_configured"].exit else "internal",
