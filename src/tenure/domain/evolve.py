@@ -38,8 +38,9 @@ def _put_device(state: FleetState, device: Device, at: float) -> None:
     if before is not None and now is not before.state:
         if now not in MOVES[before.state]:
             raise IllegalMoveError("device", device.name, before.state, now, f"lease {before.lease}, {before.words}")
-        device = replaced(device, since=at)
-    device = replaced(device, state=now, version=state.version)
+        device = replaced(device, since=at, state=now, version=state.version)
+    else:
+        device = replaced(device, state=now, version=state.version)
     state.devices[device.name] = device
     state.touched[("devices", device.name)] = None
     state.queue.set_ready(device.name, now is DeviceState.READY)

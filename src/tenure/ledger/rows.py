@@ -7,7 +7,7 @@ the first insert (a job's specification, which may hold a whole environment) is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,9 +20,20 @@ from tenure.domain.state import AgentRecord
 
 Row: TypeAlias = tuple[Any, ...]
 
+
 # Not-a-number is no JSON, and readers of the feed in other languages would fail on it: refused here, where one command
 # can still be told from another. Escapes keep lone surrogates, which argv and paths may hold, out of UTF-8 columns.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False).encode
+def _encoder() -> Callable[[Any], str]:
+    plain = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False)
+    make: Any = vars(json.encoder).get("c_make_encoder")  # private to the interpreter, so it may go
+    if make is None:
+        return plain.encode
+    # ``plain.encode`` makes this anew for each value, which costs as much as encoding a small event.
+    pieces = make(None, plain.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    return lambda value: "".join(pieces(value, 0))
+
+
+_encode = _encoder()
 
 
 def to_json(value: Any) -> str:

@@ -41,7 +41,13 @@ class LedgerError(TenureError):
 
 
 class Ledger:
-    """The durable history and the rows that follow from it. ``Ledger.open(path)`` opens the store of a path."""
+    """The durable history and the rows that follow from it. ``Ledger.open(path)`` opens the store of a path.
+
+    ``local``: a row is found by its key in microseconds, without another process, so that an event loop may look it up
+    itself; the way to a thread and back costs ten times that.
+    """
+
+    local = False
 
     def __init__(self, writing: sa.Engine, reading: sa.Engine) -> None:
         self._writing = writing
@@ -103,8 +109,7 @@ class Ledger:
         """``commit`` for events that have been made rows already."""
         changes = Changes(events, state)
         do = self._statements
-        with self._transaction() as connection:
-            cursor = connection.connection.cursor()
+        with self._cursor() as cursor:
             before = state.version - len(stored)
             if do.head.run(cursor, [(*_head(state), before)]) != 1:
                 raise _not_alone(self.place, before)
@@ -136,11 +141,23 @@ class Ledger:
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         """The writing connection inside one transaction, which is rolled back on any error."""
-        try:
+        with self._in_words():
             if self._writer is None:
                 self._writer = self._connect()
             with self._writer.begin():
                 yield self._writer
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        """A cursor of the driver inside one transaction, as ``_transaction`` makes it."""
+        with self._transaction() as connection:
+            yield connection.connection.cursor()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Gives the errors of the writing connection in Tenure's words, and drops a connection that may be unfit."""
+        try:
+            yield
         except (sa.exc.DBAPIError, self._driver_error) as error:
             failed = self.failure(error)
             if failed.unsure or getattr(error, "connection_invalidated", False):

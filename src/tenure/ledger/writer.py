@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -367,7 +368,8 @@ class Writer:
         }
         pairs = [(owner, key) for owner, key in unknown if key is not None and (owner, key) not in self.state.keys]
         if pairs:
-            self.state.keys.update(await self._in_thread(lambda: self.ledger.keys_lookup(pairs)))
+            look = partial(self.ledger.keys_lookup, pairs)
+            self.state.keys.update(look() if self.ledger.local else await self._in_thread(look))
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
