@@ -24,19 +24,21 @@ DEVICES = 3
 
 
 class House:
-    """Runs ``rc`` under one home. ``env`` is the caller's; ``TENURE_HOME`` is added."""
+    """Runs ``rc`` under one home. ``env`` is the caller's; ``TENURE_HOME`` is added. ``prefix`` runs every command, and
+    so whatever it starts."""
 
     def __init__(self, home: Path, library: Path) -> None:
         self.home = home
         self.paths: Layout = layout(home)
         self.env = {**os.environ, "TENURE_HOME": str(home)}
+        self.prefix: tuple[str, ...] = ()
         self.paths.sim.mkdir(parents=True)
         for file in library.iterdir():  # compiled once for all houses
             shutil.copy2(file, self.paths.sim / file.name)
 
     def rc(self, *words: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [RC, *words],
+            [*self.prefix, RC, *words],
             env={**self.env, **env},
             capture_output=True,
             timeout=timeout,
@@ -46,7 +48,7 @@ class House:
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [RC, *words],
+            [*self.prefix, RC, *words],
             env={**self.env, **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -11,22 +11,33 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from tenure.agent.instants import convert, cpu_of
 from tenure.domain import use
-from tenure.domain.reading import Reading, Value
+from tenure.domain.reading import Reading, Reason, Value
 from tenure.domain.use_json import decode
 from tenure.durable import FramedLog, read_frames
 from tenure.errors import TenureError
 from tenure.probes import nvml_records, proc
 
-Shown: TypeAlias = tuple[str, bool, tuple[tuple[str, bool, bool], ...]]
-
 FOLD_EVERY_S = 60.0
 PIDS_KEPT = 4096
+#: Between two reports that differ only in why the verdict is unknown: at first, and at most, in seconds.
+REASONS_PAUSE_S = (2.0, 300.0)
 #: How often a job's devices may be asked, in seconds: below, an instrument is asked again before it has a new answer.
 PERIODS_S = (0.1, 60.0)
+
+
+class Shown(NamedTuple):
+    """What makes a verdict news: its label, whether somebody else was seen on a device, which devices idle or cannot be
+    looked at since they had more to say than ``unknown``, and why those that are unknown are."""
+
+    label: str
+    contended: bool = False
+    idle: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
+    reasons: tuple[tuple[str, Reason], ...] = ()
 
 
 class JobSampler:
@@ -50,8 +61,9 @@ class JobSampler:
         self._fold = use.begin_job([])
         self._announced: dict[str, dict[str, Any]] = {}
         self._last: use.JobVerdict | None = None
-        self._reported: Shown | None = ("unknown", False, ())
-        self._saying: Shown = self._reported
+        self._reported: Shown | None = Shown("unknown")
+        self._saying = self._reported
+        self._reasons_at, self._reasons_pause_s = float("-inf"), REASONS_PAUSE_S[0]
         self._folded_at = 0.0
 
     def begin(self, *, started_at: float, baselines: Mapping[str, Reading[int]], window: Mapping[str, float]) -> None:
@@ -155,9 +167,18 @@ class JobSampler:
         before, self._last = self._last, after
         if self._announce(before, after):
             self._reported = None
-        if _shown(after) == self._reported:
+        shown, reported = _shown(after), self._reported
+        if shown == reported:
             return None
-        self._saying = _shown(after)
+        if reported is not None and shown._replace(reasons=reported.reasons) == reported:
+            # Only why it is unknown has changed: told at once, but not again and again where it goes to and fro.
+            if at < self._reasons_at + self._reasons_pause_s:
+                return None
+            self._reasons_pause_s = min(2 * self._reasons_pause_s, REASONS_PAUSE_S[1])
+            self._reasons_at = at
+        else:
+            self._reasons_at, self._reasons_pause_s = float("-inf"), REASONS_PAUSE_S[0]
+        self._saying = shown
         return self._body(after)
 
     def told(self) -> None:
@@ -276,8 +297,13 @@ def limits_from(window: Mapping[str, float]) -> tuple[use.Limits, str]:
 
 
 def _shown(verdict: use.JobVerdict) -> Shown:
-    """What makes a verdict news: its label, whether somebody else was seen on a device, and of each device that has
-    more to say than ``unknown`` whether it idles since, or cannot be looked at since."""
-    told = [d for d in verdict.devices if d.verdict is not use.Verdict.UNKNOWN]
-    later = tuple((d.device, d.idle_since is not None, d.blind_since is not None) for d in told)
-    return verdict.label, verdict.contended, tuple(one for one in later if one[1] or one[2])
+    known = [d for d in verdict.devices if d.verdict is not use.Verdict.UNKNOWN]
+    # That a window is still too short is how every job begins: no news.
+    reasons = ((d.device, d.reason) for d in verdict.devices)
+    return Shown(
+        verdict.label,
+        verdict.contended,
+        tuple(d.device for d in known if d.idle_since is not None),
+        tuple(d.device for d in known if d.blind_since is not None),
+        tuple((name, why) for name, why in reasons if why is not None and why is not Reason.WINDOW_TOO_SHORT),
+    )
