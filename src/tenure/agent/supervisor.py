@@ -192,6 +192,8 @@ class Output:
         self.done.acquire()  # for good: if the thread could not be started, or not yet, this does its work
         for fd in self.streams:
             any(self.move(fd) <= 0 for _ in range(DRAIN))
+        if not (self.size or self.lost):
+            return  # nothing to keep: the sync of exit.json's folder keeps their names
         for fd in (self.data, self.index, os.open(".", os.O_RDONLY)):  # the folder: their names, before exit.json's
             try:
                 os.fsync(fd)

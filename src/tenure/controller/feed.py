@@ -34,6 +34,10 @@ class Feed:
             if not watchers:
                 del self._watchers[topic]
 
+    def watched(self, topic: str) -> bool:
+        """Whether anybody watches a topic now."""
+        return topic in self._watchers
+
     def notify(self, topic: str) -> None:
         """Wakes the topic's watchers."""
         for event in self._watchers.get(topic, ()):

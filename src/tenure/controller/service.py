@@ -31,6 +31,9 @@ from tenure.paths import Layout
 
 log = Log("tenure.controller")
 
+#: Jobs that are over and were watched to their end, kept for those who watched.
+OVER_KEPT = 64
+
 
 class Controller:
     """Everything a route or a loop may use.
@@ -57,6 +60,7 @@ class Controller:
         self.stop = asyncio.Event()
         self.fatal: TenureError | None = None
         self.agent_process: subprocess.Popen[bytes] | None = None
+        self._over: dict[str, tuple[Job, list[Lease]]] = {}
         self.agent_failure: dict[str, Any] | None = None
 
     @property
@@ -121,13 +125,29 @@ class Controller:
                     self.outputs.forget(event.job)
         if topics or any(committed.outcomes.events for committed in batch):
             topics.add(EVENTS)
+        self._keep_over()
         for topic in topics:
             self.feed.notify(topic)
+
+    def _keep_over(self) -> None:
+        """Keeps the jobs that were just closed for those who watch them, and who would all read them from the ledger.
+
+        A closed job and its released leases are committed here and never change again, so this copy cannot go stale.
+        """
+        state = self.state
+        for job in state.closed.values():
+            leases = [state.released[lease] for lease in job.leases if lease in state.released]
+            if self.feed.watched(job.id) and len(leases) == len(job.leases):
+                self._over[job.id] = job, leases
+        while len(self._over) > OVER_KEPT:
+            del self._over[next(iter(self._over))]
 
     async def job(self, name: str) -> Job:
         """A job by its id or an unambiguous beginning of it, open or closed. Leaves memory settled."""
         await self.writer.settled()
-        found = self.state.jobs.get(name) or self.ledger.job(name)
+        found = self.state.jobs.get(name)
+        if found is None:
+            found = self._over[name][0] if name in self._over else self.ledger.job(name)
         if found is not None:
             return found
         matches = self.ledger.jobs_by_prefix(name, 3) if name else []
@@ -142,6 +162,8 @@ class Controller:
 
     def leases(self, job: Job) -> list[Lease]:
         """The leases of a job's current attempt: live ones from memory, released ones from the ledger."""
+        if job.id in self._over:
+            return self._over[job.id][1]
         live = [self.state.leases[lease] for lease in job.leases if lease in self.state.leases]
         return live if len(live) == len(job.leases) else self.ledger.leases_of(job.id, job.attempt)
 
