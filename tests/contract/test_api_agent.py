@@ -287,6 +287,9 @@ async def test_silence_makes_a_device_unknown_and_never_free(tmp_path: Path) -> 
         assert (found["free"], found["job"]) == (False, job["id"])
         assert found["words"].startswith("unknown (no contact ")
         assert (await world.job(job["id"]))["state"] == "running", "nobody has seen it end"
+        status = await world.get("/v1/status")
+        [lost] = status["agents"]
+        assert lost["registered_at"] < lost["lost_at"] <= status["at"], "the age of what is shown"
         await until(lambda: agent.closed)
 
 

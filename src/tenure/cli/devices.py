@@ -41,7 +41,8 @@ def kind(device: Mapping[str, Any]) -> str:
 
 
 def model(device: Mapping[str, Any]) -> str:
-    """The model as it was detected; ``-`` where it is not known."""
-    found = device["labels"].get("model") or {}
-    value = found.get("value") if isinstance(found, dict) else None
-    return str(value or device["facts"].get("model") or device["facts"].get("name") or "-")
+    """The model as it was detected; ``unknown`` with the reason where it could not be, ``-`` where nobody said."""
+    found = device["facts"].get("model")
+    if isinstance(found, dict):
+        return f"unknown ({found.get('unknown', 'no reason given')})"
+    return str(found or "-")

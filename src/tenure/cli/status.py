@@ -27,7 +27,7 @@ def main(given: Given) -> int:
     )
     say(f"state       {clean(status['state_folder'])}")
     for agent in status["agents"]:
-        contact = "in contact" if agent["contact"] else "no contact"
+        contact = "in contact" if agent["contact"] else f"no contact for {ago(agent.get('lost_at'), status.get('at'))}"
         say(f"agent       {clean(agent['host'])} ({clean(agent['id'])}), {contact}")
     if not status["agents"]:
         say("agent       none has come in yet")

@@ -38,7 +38,8 @@ class Error(View):
 
 
 class AgentView(View):
-    """An agent as it last registered. ``seen_at`` is UTC seconds."""
+    """An agent as it last registered: ``registered_at``. ``lost_at``: since when nothing is heard of it, as far as this
+    controller knows (none was heard before it came up). UTC seconds."""
 
     id: str
     host: str
@@ -46,13 +47,15 @@ class AgentView(View):
     contact: bool
     boot_id: str
     instance: str
-    seen_at: float
+    registered_at: float
+    lost_at: float | None
 
 
 class StatusView(View):
-    """The controller. ``devices`` counts them by state; ``output_failure`` is what a disk refused last, if it does.
+    """The controller, at ``at``. ``devices`` counts them by state.
 
-    ``agent_failure`` is the error with which the embedded agent did not come up, while none is in contact."""
+    ``output_failure`` is what a disk refused last, if it does; ``agent_failure`` the error with which the embedded
+    agent did not come up, while none is in contact."""
 
     version: str
     wire: int
@@ -61,6 +64,7 @@ class StatusView(View):
     home: str
     state_folder: str
     started_at: float
+    at: float
     mode: str
     agents: list[AgentView]
     devices: dict[str, int]

@@ -131,8 +131,8 @@ def _simulated(state: FleetState, lease: Lease) -> bool:
 
 
 def span(seconds: float) -> str:
-    """A length of time as people say it: ``40s``, ``10m``, ``3h``, ``2d``."""
+    """A length of time as people say it: ``40s``, ``10m``, ``3h``, ``2d``. Cut, not rounded: it lasted that long."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(seconds, 0):.0f}s"
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(max(seconds, 0))}s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 
 from fastapi import APIRouter, Response
@@ -12,6 +13,7 @@ from tenure.controller.auth import Caller
 from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.domain.job import JobState
+from tenure.domain.state import FleetState
 from tenure.errors import TenureError
 from tenure.wire.frames import WIRE
 
@@ -31,6 +33,7 @@ async def status(caller: Caller, service: Service) -> Response:
         "home": str(service.layout.home),
         "state_folder": str(service.layout.root),
         "started_at": service.started_at,
+        "at": time.time(),
         "mode": service.mode,
         "agents": [
             {
@@ -40,7 +43,8 @@ async def status(caller: Caller, service: Service) -> Response:
                 "contact": agent.contact,
                 "boot_id": agent.boot_id,
                 "instance": agent.instance,
-                "seen_at": agent.seen_at,
+                "registered_at": agent.seen_at,
+                "lost_at": lost_at(state, agent.id),
             }
             for agent in state.agents.values()
         ],
@@ -54,6 +58,12 @@ async def status(caller: Caller, service: Service) -> Response:
         "agent_failure": None if any(agent.contact for agent in state.agents.values()) else service.agent_failure,
     }
     return reply(body)
+
+
+def lost_at(state: FleetState, agent: str) -> float | None:
+    """Since when nothing is heard of an agent; its devices know. None while it is in contact, or has no device."""
+    devices = (state.devices[name] for name in state.devices_of_agent.get(agent, ()))
+    return max((device.lost_at for device in devices if device.lost_at is not None), default=None)
 
 
 class ShutdownBody(BaseModel):
