@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.cli import session, streaming
 from tenure.cli.options import Command, Given, Option
-from tenure.cli.text import note, whole
+from tenure.cli.text import let_go, whole
 from tenure.sdk.following import Following
 
 COMMAND = Command(
@@ -36,5 +36,5 @@ def main(given: Given) -> int:
         return streaming.finish(record, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
     except KeyboardInterrupt:
         job = following.job or given.words[0]
-        note(f"detached from job {job}; attach again with: rc attach {job} --offset {following.offset}")
+        let_go(f"detached from job {job}; attach again with: rc attach {job} --offset {following.offset}")
         return 130

@@ -90,7 +90,7 @@ def _device(d: Mapping[str, Any]) -> None:
         rows = [[name, *_label(label)] for name, label in sorted(d["labels"].items())]
         say("\n" + table(["LABEL", "VALUE", "SOURCE", "NOTE"], rows))
     if d["facts"]:
-        say(table(["FACT", "VALUE"], sorted([k, "-" if v is None else v] for k, v in d["facts"].items())))
+        say("\n" + table(["FACT", "VALUE"], sorted([k, "-" if v is None else v] for k, v in d["facts"].items())))
 
 
 def _label(label: object) -> list[object]:

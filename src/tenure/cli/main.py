@@ -126,7 +126,8 @@ def overview() -> str:
     """The list of commands."""
     wide = max(map(len, COMMANDS))
     lines = [f"  {name:<{wide}}  {about}" for name, about in COMMANDS.items()]
-    return "\n".join(["usage: rc COMMAND ...   (rc COMMAND --help says more)", "", *lines, ""])
+    begin = "Begin with: rc run -- COMMAND   (it starts what it needs; rc up --sim 4xH100 simulates GPUs)"
+    return "\n".join(["usage: rc COMMAND ...   (rc COMMAND --help says more)", "", *lines, "", begin, ""])
 
 
 def _failed(error: TenureError, arguments: list[str]) -> int:

@@ -6,12 +6,11 @@ Not argparse, because building its parser for ``rc run`` took about as long as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from tenure.errors import TenureError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 
@@ -179,7 +178,7 @@ def parse(command: Command, arguments: Sequence[str]) -> Given:
         _store(command, option, name, glued if glued is not None else left.pop(0), values)
     if not values.get("help"):
         if len(words) < command.least:
-            raise usage_error(command, "something is missing")
+            raise usage_error(command, f"{command.usage} is missing")
         if command.most is not None and len(words) > command.most:
             raise usage_error(command, f"{words[command.most]!r} is one word too many")
     return Given(command, values, words)

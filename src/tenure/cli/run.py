@@ -7,7 +7,7 @@ import sys
 
 from tenure.cli import session, settings, streaming
 from tenure.cli.options import Command, Given, Option, usage_error
-from tenure.cli.text import duration, note, whole
+from tenure.cli.text import duration, let_go, note, whole
 from tenure.errors import TenureError
 from tenure.sdk import caller
 from tenure.sdk.following import Following
@@ -152,7 +152,7 @@ def _detached(given: Given, connection: Transport, body: dict[str, Any]) -> int:
 
 def _mind_signals() -> None:
     """SIGTERM ends this command as Ctrl-C does: it says what becomes of the job."""
-    import signal
+    from tenure.sdk.lean import signal
 
     def asked(number: int, frame: object) -> None:
         raise KeyboardInterrupt(number)
@@ -174,7 +174,7 @@ def _interrupted(following: Following, key: str, status: int, *, strict: bool) -
     try:
         job = _find(connection, following.job, key)
         if job is None:
-            note("interrupted; nothing was submitted")
+            let_go("interrupted; nothing was submitted")
             return status
         following.job = job["id"]
         if job["state"] == "queued":
@@ -182,13 +182,13 @@ def _interrupted(following: Following, key: str, status: int, *, strict: bool) -
                 "POST", f"/v1/jobs/{quote(job['id'])}/stop", {"reason": "interrupted at the terminal"}
             )
             if job["state"] == "ended" and not job["started_at"]:
-                note(f"cancelled job {job['id']}; it was queued, and nothing was run")
+                let_go(f"cancelled job {job['id']}; it was queued, and nothing was run")
                 return status
         if job["state"] == "ended":
             return streaming.finish(job, quiet=False, json=False, strict=strict)
-        note(_goes_on(following))
+        let_go(_goes_on(following))
     except TenureError as error:
-        note(f"interrupted; what became of job {following.job or 'the submission'} is not known: {error.message}")
+        let_go(f"interrupted; what became of job {following.job or 'the submission'} is not known: {error.message}")
         note("look with: rc ps")
     return status
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COLORS = {
@@ -53,8 +56,15 @@ def width(text: str) -> int:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, last: int | None = None) -> str:
     """A table with every cell on one line. Only the last column may be cut, to ``last`` columns of the terminal in all:
-    it is for free text. Columns with names are never cut, wherever they differ."""
+    it is for free text. Columns with names are never cut, wherever they differ; where they do not fit, those in which
+    no row has anything are left out."""
     cells = [[clean(cell) for cell in row] for row in rows]
+    if (
+        last is not None
+        and sum(max(width(row[at]) for row in [list(head), *cells]) + 2 for at in range(len(head))) > last
+    ):
+        kept = [at for at in range(len(head)) if at == len(head) - 1 or any(row[at] not in ("-", "") for row in cells)]
+        head, cells = [head[at] for at in kept], [[row[at] for at in kept] for row in cells]
     wide = [max(width(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
     lines = []
     for row in [list(head), *cells]:
@@ -111,14 +121,21 @@ def _color_setting() -> str:
 
 
 def paint(page: str) -> str:
-    """The words of states in a table, coloured where colours are shown. Applied last: it changes no width."""
+    """The words of states, coloured where colours are shown: where a column begins, or behind a count. Applied last: it
+    changes no width."""
     if not colored():
         return page
     out = []
     for line in page.split("\n"):
         words = line.split(" ")
-        out.append(" ".join(f"\x1b[{_COLORS[w]}m{w}\x1b[0m" if w in _COLORS else w for w in words))
+        before = ["", *words]
+        out.append(" ".join(map(_painted, words, before)))
     return "\n".join(out)
+
+
+def _painted(word: str, before: str) -> str:
+    shown = word in _COLORS and (not before or before.isdigit())
+    return f"\x1b[{_COLORS[word]}m{word}\x1b[0m" if shown else word
 
 
 def say(text: str) -> None:
@@ -130,6 +147,13 @@ def note(text: str) -> None:
     """One line on standard error, after whatever was written there before."""
     sys.stderr.write(f"rc: {clean(text)}\n")
     sys.stderr.flush()
+
+
+def let_go(text: str) -> None:
+    """``note`` after a Ctrl-C, which a terminal shows as ``^C`` on the line where the cursor was."""
+    if os.isatty(2):
+        sys.stderr.write("\n")
+    note(text)
 
 
 def span(seconds: float) -> str:

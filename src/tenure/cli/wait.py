@@ -6,7 +6,7 @@ import time
 
 from tenure.cli import session, streaming
 from tenure.cli.options import Command, Given, Option
-from tenure.cli.text import duration
+from tenure.cli.text import duration, let_go
 from tenure.errors import TenureError
 from tenure.sdk.following import NO_OUTPUT, Following
 
@@ -29,8 +29,12 @@ COMMAND = Command(
 
 
 def main(given: Given) -> int:
-    """Exit status: the job's own; 124 where it was not over in time."""
-    job = until_over(given.words[0], given.value("timeout"))
+    """Exit status: the job's own; 124 where it was not over in time, 130 after Ctrl-C."""
+    try:
+        job = until_over(given.words[0], given.value("timeout"))
+    except KeyboardInterrupt:
+        let_go(f"no longer waiting for job {given.words[0]}, which goes on (or end it with: rc kill {given.words[0]})")
+        return 130
     return streaming.finish(job, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
 
 

@@ -142,3 +142,11 @@ JOB = {
 )
 def test_the_two_lines_at_the_end(change: dict[str, object], ended: str, used: str) -> None:
     assert end_lines({**JOB, **change}) == (ended, used)
+
+
+def test_a_narrow_terminal_gets_the_columns_that_say_something() -> None:
+    head, rows = ["DEVICE", "JOB", "HOLDER", "STATE"], [["h:gpu0", "-", "-", "ready"], ["h:gpu1", "-", "ann", "busy"]]
+    assert text.table(head, rows, last=24).splitlines()[0] == "DEVICE  HOLDER  STATE"
+    assert "ann" in text.table(head, rows, last=24)
+    assert text.table(head, rows, last=80).splitlines()[0] == "DEVICE  JOB  HOLDER  STATE"
+    assert text.table(head, rows).splitlines()[0] == "DEVICE  JOB  HOLDER  STATE"
