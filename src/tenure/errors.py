@@ -10,10 +10,9 @@ whole ``rc run`` may.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from tenure.domain.refusal import Refusal

@@ -8,10 +8,12 @@ command line reads the list as well.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 #: What the local caller's environment passes on to a job. A trailing ``*`` stands for any ending.
 CALLER_VARIABLES: tuple[str, ...] = (
@@ -51,6 +53,8 @@ _GPU_KINDS = frozenset({"nvidia", "mig", "simulated"})
 
 def from_caller(environ: Mapping[str, str]) -> dict[str, str]:
     """Those of the caller's variables that a job on the same machine gets."""
+    import fnmatch
+
     return {
         name: value
         for name, value in environ.items()

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 
 from tenure.errors import TenureError
 from tenure.sdk import locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 KEYS = ("color", "window")

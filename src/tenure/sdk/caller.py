@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from tenure.agent.environment import CALLER_VARIABLES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:

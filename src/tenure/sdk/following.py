@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from binascii import a2b_base64
-from collections.abc import Callable, Generator, Iterator, Mapping
 
 from tenure.errors import TenureError
 from tenure.sdk.transport import Transport, Unanswered, query, quote, unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from typing import Any
 
 #: An offset beyond any output: follows the states of a job and none of its bytes.

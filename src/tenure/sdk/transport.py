@@ -6,15 +6,14 @@ stream that stops must be told from a stream that ended. One instance is one con
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-from collections.abc import Iterator, Mapping
 
 from tenure.errors import TenureError
+from tenure.sdk.lean import dumps, loads, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
 CALL_S = 30.0
@@ -98,7 +97,7 @@ class Transport:
                 if b"\n" in piece:
                     whole, _, rest = rest.rpartition(b"\n")
                     for line in whole.split(b"\n"):
-                        yield json.loads(line)
+                        yield loads(line)
                 elif len(rest) > _LINE_LIMIT:
                     raise Unanswered("a line of the stream is longer than any line may be")
         except ValueError as error:
@@ -109,7 +108,7 @@ class Transport:
     def _ask(
         self, method: str, target: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> tuple[int, dict[bytes, bytes]]:
-        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode("ascii")
+        data = b"" if body is None else dumps(body).encode("ascii")
         head = f"{method} {target} HTTP/1.1\r\nHost: tenure\r\nContent-Length: {len(data)}\r\n"
         if data:
             head += "Content-Type: application/json\r\n"
@@ -242,12 +241,12 @@ def unreachable(path: str, why: str) -> TenureError:
 
 def _decoded(status: int, data: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(data) if data else {}
+        body = loads(data) if data else {}
     except ValueError:
         body = None
     if status < 300 and isinstance(body, dict):
         return body
     error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, Mapping):
+    if isinstance(error, dict):
         raise TenureError.from_dict(error)
     raise TenureError("internal", f"the controller answered with status {status} and nothing that can be read")

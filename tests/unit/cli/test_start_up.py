@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tenure.agent.environment import from_caller
 from tenure.cli.main import COMMANDS
 from tenure.paths import layout
-from tenure.sdk import caller, locate
+from tenure.sdk import caller, lean, locate
 
 HEAVY = {
     "typer",
@@ -43,6 +44,8 @@ HEAVY = {
 }
 #: Not for the commands whose start is part of a job's time: each of these costs as much as half of what is left.
 SLOW = HEAVY | {"dataclasses", "inspect", "typing", "argparse", "pathlib", "subprocess", "tomllib", "base64", "secrets"}
+#: These come with the ones above or with one another, and cost a third of a bare start each time.
+SLOW |= {"json", "socket", "signal", "re", "enum", "functools", "collections", "selectors", "fnmatch"}
 EVERYDAY = [
     "ps",
     "jobs",
@@ -130,6 +133,33 @@ def test_the_callers_variables_are_those_of_the_list() -> None:
         "TERM": "\udcff",
     }
     assert caller.variables(environ) == {k: v for k, v in from_caller(environ).items() if k != "TERM"}
+
+
+JSON_TEXTS = ['{"a":[1,2.5,-3e4,null,true,"\\u00e9\\ud83d\\ude00x"]}', " [ ]\n", '"x"', '{"a":{"b":{}}}', "12", "{}"]
+
+
+@pytest.mark.parametrize("text", JSON_TEXTS)
+def test_the_short_cut_reads_and_writes_what_json_does(text: str) -> None:
+    value = json.loads(text)
+    assert lean.loads(text) == lean.loads(text.encode()) == value
+    assert lean.dumps(value) == json.dumps(value, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a":1}x', "nul", '"\x01"', b"\xff", '{"a" 1}'])
+def test_the_short_cut_refuses_what_json_does(text: str | bytes) -> None:
+    for loads in (json.loads, lean.loads):
+        with pytest.raises(ValueError):  # noqa: PT011 - what it says is not for users
+            loads(text)
+
+
+def test_without_the_private_modules_the_public_ones_do() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('_json', '_signal'): sys.modules[name] = None\n"
+        "from tenure.sdk import lean\n"
+        "assert lean.loads(lean.dumps({'a': [1]})) == {'a': [1]}\n"
+    )
+    assert "json" in imported(code)
 
 
 def test_reading_the_mask_leaves_it() -> None:
