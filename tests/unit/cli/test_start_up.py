@@ -152,10 +152,10 @@ def test_the_short_cut_refuses_what_json_does(text: str | bytes) -> None:
             loads(text)
 
 
-def test_without_the_private_modules_the_public_ones_do() -> None:
+def test_without_the_private_module_the_public_one_does() -> None:
     code = (
         "import sys\n"
-        "for name in ('_json', '_signal'): sys.modules[name] = None\n"
+        "sys.modules['_json'] = None\n"
         "from tenure.sdk import lean\n"
         "assert lean.loads(lean.dumps({'a': [1]})) == {'a': [1]}\n"
     )
