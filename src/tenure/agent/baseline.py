@@ -87,8 +87,3 @@ def at_rest(sample: DeviceSample) -> bool:
     return isinstance(sample.compute, Value) and all(
         not each.value if isinstance(each, Value) else each.reason in NOT_THERE for each in lists
     )
-
-
-def mib(amount: int) -> str:
-    """``512 MiB``; the bytes themselves where they are less than one."""
-    return f"{amount / (1 << 20):.0f} MiB" if amount >= 1 << 20 else f"{amount} bytes"

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 
-from tenure.agent.baseline import NOT_THERE, SLACK_BYTES, mib
+from tenure.agent.baseline import NOT_THERE, SLACK_BYTES
 from tenure.agent.watch import by_list_alone, could_not_look, describe_process, listed, name_process, rests
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
+from tenure.domain.use_instant import mib
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
 

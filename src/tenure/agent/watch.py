@@ -15,9 +15,10 @@ import pwd
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
-from tenure.agent.baseline import NOT_THERE, SLACK_BYTES, mib
+from tenure.agent.baseline import NOT_THERE, SLACK_BYTES
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
+from tenure.domain.use_instant import mib
 from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
 _NAMED = 8
