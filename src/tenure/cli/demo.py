@@ -104,6 +104,8 @@ def _real(demo: Demo) -> int:
     ready = [d for d in gpus or devices if d["free"]]
     if not ready:
         print("\nNo device is free; a job would wait in the queue. The table above says why for each.")
+        if any("controller of" in d["words"] for d in devices):
+            print("Another Tenure on this machine offers it: rc down under that one's TENURE_HOME gives it back.")
         return 75
     program = [sys.executable, "-m", "tenure.cli.demo_program", "--seconds", str(WORK_S)]
     code = demo.rc("run", "-d", ready[0]["name"], "--window", WINDOW, "--", *program)
@@ -151,7 +153,7 @@ def _further(demo: Demo) -> None:
     here = Path(sys.executable).parent
     print(
         f"\nTo look further:\n  export TENURE_HOME={clean(demo.home)} PATH={clean(here)}:$PATH\n"
-        "  rc up; rc jobs; rc describe JOB; rc logs JOB; rc --help"
+        f"  rc up{f' --sim {clean(demo.sim)}' if demo.sim else ''}; rc jobs; rc describe JOB; rc logs JOB; rc --help"
     )
 
 
