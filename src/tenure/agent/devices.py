@@ -126,7 +126,9 @@ class Devices:
         if now != self.problems:
             log.warning("discovery: %s", "; ".join(now) or "the problems are gone")
         self.problems = now
-        self._failure = next((p.failure for p in problems if p.index is None), None)
+        whole = [p.failure for p in problems if p.index is None]
+        # Of two sources the one that is simply not there explains less.
+        self._failure = min(whole, key=lambda failure: failure.reason is Reason.LIBRARY_MISSING, default=None)
         return before != {uuid: (device.name, device.missing) for uuid, device in self.by_uuid.items()}
 
     def take_claims(self, leased: Iterable[str] = ()) -> bool:

@@ -55,6 +55,16 @@ def cause_words(cause: Cause) -> str:
     return f"{cause.reason.value}: {cause.instrument}{f' ({cause.detail})' if cause.detail else ''}"
 
 
+def causes_words(causes: Iterable[Cause]) -> str:
+    """Several causes in one line; instruments that gave the very same one stand together."""
+    groups: dict[tuple[Reason, str], list[str]] = {}
+    for cause in causes:
+        groups.setdefault((cause.reason, cause.detail), []).append(cause.instrument)
+    return "; ".join(
+        cause_words(Cause(reason, ", ".join(instruments), detail)) for (reason, detail), instruments in groups.items()
+    )
+
+
 def process_words(process: ListedProcess) -> str:
     """``pid 31337 (alice, python)``: who, where it is visible."""
     who = ", ".join(part for part in (process.user, process.command) if part)
@@ -136,7 +146,7 @@ def _core(device: DeviceVerdict) -> str:
 
 
 def _unknown(device: DeviceVerdict, window: Window) -> str:
-    why = "; ".join(map(cause_words, device.reasons))
+    why = causes_words(device.reasons)
     seen, looked = "", f"; looked at {over(window)}"
     if device.context_seen:
         waiting = device.reason in (Reason.WINDOW_TOO_SHORT, Reason.SAMPLING_GAP)
