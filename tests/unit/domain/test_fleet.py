@@ -236,3 +236,25 @@ def test_what_runs_without_a_lease_is_stopped() -> None:
     assert [(type(one).__name__, one.job, one.grants) for one in told] == [("StopJob", "j7", ())]
     told = instructions.on_register(fleet.state, "a", [cmd.KnownAttempt("j1", 1, {"h:g0": 1})])
     assert {type(one).__name__ for one in told} == {"StopJob"}
+
+
+def test_a_warning_is_made_once_whatever_the_agent_forgets() -> None:
+    fleet = Fleet().running()
+    tokens = fleet.tokens()
+    first, other = {"kind": "warning", "words": "first"}, {"kind": "advisory", "words": "other"}
+
+    def told(*announcements: dict[str, str], label: str = "no_context") -> list[tuple[str, Any]]:
+        use = {"label": label, **({"announcements": list(announcements)} if announcements else {})}
+        decided = fleet.tell(cmd.ReportUse("a", "j1", 1, tokens, use)).events
+        return [(e.kind, e.warning if isinstance(e, ev.UseWarned) else (e.before, e.after)) for e in decided]  # type: ignore[attr-defined]
+
+    assert told(first) == [("use_judged", ("unknown", "no_context")), ("use_warned", first)]
+    assert told(first) == [("use_judged", ("no_context", "no_context"))]
+    assert told(label="unknown") == [("use_judged", ("no_context", "unknown"))]
+    assert told({**first, "words": "again"}, other) == [
+        ("use_judged", ("unknown", "no_context")),
+        ("use_warned", other),
+    ]
+    use = fleet.state.jobs["j1"].use
+    assert use is not None
+    assert use["announcements"] == [first, other]
