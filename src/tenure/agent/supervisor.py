@@ -323,14 +323,20 @@ def leave_mark() -> int | None:
     """Marks this process and all that will come of it, so that they are found if this one dies without them.
 
     By a resource limit that Linux has not enforced since 2.4 and still hands down through fork, exec and setsid: a
-    cleared environment, a new session and lost parents do not shed it. It may only be lowered, so a supervisor inside
-    a job takes a number below that job's. None where too little room is left for a number of its own.
+    cleared environment, a new session and lost parents do not shed it. It may only be lowered, so a mark ends in ones:
+    a supervisor inside a job takes a number out of their range, which whoever looks for the outer job knows by its
+    leading bits. None where no range is left (marks within marks within marks, or a limit set by somebody else).
     """
     with suppress(OSError, ValueError):
-        top = resource.getrlimit(RLIMIT_LOCKS)[1]
-        top = 1 << 61 if top == resource.RLIM_INFINITY else top
-        if top > 1 << 40:
-            mark = top // 2 + int.from_bytes(os.urandom(8), "little") % (top // 2)
+        limit = resource.getrlimit(RLIMIT_LOCKS)[1]
+        endless = limit == resource.RLIM_INFINITY
+        ones = 61 if endless else (~limit & (limit + 1)).bit_length() - 1
+        if ones >= 15:
+            kept = ones // 2
+            own = int.from_bytes(os.urandom(8), "little") % (
+                (1 << ones - kept) - 1
+            )  # never all ones: that is the outer
+            mark = (0 if endless else limit >> ones << ones) | own << kept | (1 << kept) - 1
             resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
             return mark
     return None

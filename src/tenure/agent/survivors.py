@@ -90,10 +90,10 @@ def census(job: str, attempt: int, identity: Identity | None) -> Census:
     for pid in inside or ():
         if pid in table:
             signs[pid] = "cgroup"
-    mark = f"{identity.mark}".encode() if identity and identity.mark is not None else None
+    mark = identity.mark if identity else None
     if mark is not None:
         for p in table.values():
-            if p.pid not in signs and mark in _lock_limit(p.pid):
+            if p.pid not in signs and _bears(mark, p.pid):
                 signs[p.pid] = "mark"
     if identity and identity.leader_pid is not None:
         _mark_session(identity.leader_pid, identity.leader_start_ticks, table, signs)
@@ -173,13 +173,21 @@ def remove_cgroup(group: Path) -> bool:
     return True
 
 
-def _lock_limit(pid: int) -> list[bytes]:
-    """The words of the line on file locks in /proc/PID/limits, which everybody may read; none where it ended."""
+def _bears(mark: int, pid: int) -> bool:
+    """Whether a process bears a mark, or one out of its range: that of a supervisor which itself ran inside the job.
+
+    The mark is the hard limit on file locks in /proc/PID/limits, which everybody may read. A mark's range is what its
+    trailing ones span.
+    """
     try:
         text = Path(f"/proc/{pid}/limits").read_bytes()
     except OSError:
-        return []
-    return next((line.split() for line in text.splitlines() if line.startswith(b"Max file locks")), [])
+        return False  # it ended
+    words = next((line.split() for line in text.splitlines() if line.startswith(b"Max file locks")), [])
+    if len(words) < 5 or not words[4].isdigit():
+        return False
+    ones = (~mark & (mark + 1)).bit_length() - 1
+    return int(words[4]) >> ones == mark >> ones
 
 
 def _mark_session(leader: int, leader_ticks: int | None, table: dict[int, _Stat], signs: dict[int, Sign]) -> None:
