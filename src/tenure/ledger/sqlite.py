@@ -125,8 +125,10 @@ class SqliteLedger(Ledger):
                 yield cursor
                 cursor.execute("COMMIT")
             except BaseException:
-                if raw.in_transaction:  # some errors have ended it already
+                with contextlib.suppress(sqlite3.Error):  # the error that matters is on its way up
                     raw.rollback()
+                if raw.in_transaction:
+                    self._let_go()
                 raise
 
     def keys_lookup(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
