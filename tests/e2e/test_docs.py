@@ -11,7 +11,10 @@ import pytest
 from tests.e2e.conftest import RC, House
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs/how-to/run-a-job.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs/how-to" / f"{name}.md" for name in ("run-a-job", "when-a-job-does-not-use-its-gpu")),
+]
 _EXPECTED = re.compile(r"\s+# exit status (\d+)$")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tenure.cli.main import main
 
 #: Those that need a running home are typed in tests/e2e/test_docs.py.
-ELSEWHERE = {"run-a-job"}
+ELSEWHERE = {"run-a-job", "when-a-job-does-not-use-its-gpu"}
 PAGES = [
     page for page in sorted((Path(__file__).parents[3] / "docs/how-to").glob("*.md")) if page.stem not in ELSEWHERE
 ]
