@@ -28,7 +28,8 @@ from tenure.mounts import require_local
 
 _BUSY_S = 5.0
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
-_BY_KEY = "SELECT id, body_hash FROM jobs WHERE owner = ? AND key = ?"
+#: The look-up of an idempotency key, which goes to the driver itself.
+BY_KEY = "SELECT id, body_hash FROM jobs WHERE owner = ? AND key = ?"
 #: Errors after which it is known that nothing of the transaction is on disk; after any other it may be.
 _SURE = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
@@ -135,12 +136,13 @@ class SqliteLedger(Ledger):
         # One by one: each is a walk down an index in memory, and a list of them would be a new statement each time.
         found = {}
         try:
-            with self._reading.connect() as connection:
+            with contextlib.closing(self._reading.raw_connection()) as connection:
+                cursor = connection.cursor()
                 for pair in pairs:
-                    row = connection.exec_driver_sql(_BY_KEY, pair).fetchone()
+                    row = cursor.execute(BY_KEY, pair).fetchone()
                     if row is not None:
                         found[pair] = (row[0], row[1])
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.DBAPIError, sqlite3.Error) as error:
             raise self.failure(error) from error
         return found
 
