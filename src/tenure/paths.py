@@ -27,6 +27,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tenure.durable import make_dirs, sync_dir, sync_fd
@@ -113,7 +114,7 @@ def machine_id(home: Path) -> str:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked for with every job is built once
 class Layout:
     """The paths of one machine under one home. Only names them: ``create`` makes the folders."""
 
@@ -124,12 +125,12 @@ class Layout:
     def config(self) -> Path:
         return self.home / "config.toml"
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """The folder of this machine."""
         return self.home / "machines" / self.machine
 
-    @property
+    @cached_property
     def controller(self) -> Path:
         return self.root / "controller"
 
@@ -145,7 +146,7 @@ class Layout:
     def controller_log(self) -> Path:
         return self.controller / "controller.log"
 
-    @property
+    @cached_property
     def output(self) -> Path:
         """The controller's copies of the jobs' output."""
         return self.controller / "output"
@@ -156,7 +157,7 @@ class Layout:
     def output_idx(self, job: str, attempt: int) -> Path:
         return self.output / f"{_attempt(job, attempt)}.idx"
 
-    @property
+    @cached_property
     def agent(self) -> Path:
         return self.root / "agent"
 
@@ -176,7 +177,7 @@ class Layout:
     def agent_log(self) -> Path:
         return self.agent / "agent.log"
 
-    @property
+    @cached_property
     def attempts(self) -> Path:
         return self.agent / "attempts"
 
@@ -184,15 +185,15 @@ class Layout:
         """The folder that an agent and a supervisor share for one attempt of a job."""
         return self.attempts / _attempt(job, attempt)
 
-    @property
+    @cached_property
     def run(self) -> Path:
         return self.root / "run"
 
-    @property
+    @cached_property
     def ctl_sock(self) -> Path:
         return self.run / "ctl.sock"
 
-    @property
+    @cached_property
     def nudge_sock(self) -> Path:
         return self.run / "nudge.sock"
 
@@ -204,7 +205,7 @@ class Layout:
     def sim_library(self) -> Path:
         return self.sim / "libnvidia-ml.so.1"
 
-    @property
+    @cached_property
     def sim_scenario(self) -> Path:
         return self.sim / "scenario"
 

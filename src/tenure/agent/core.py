@@ -15,6 +15,7 @@ from tenure.agent import records as r
 from tenure.domain.device import Condition
 from tenure.domain.instructions import Grant, StartJob, StopJob
 from tenure.domain.job import Ending, Outcome
+from tenure.domain.replacing import replaced
 from tenure.domain.specs import condition_to, outcome_to
 
 Decision: TypeAlias = tuple[list[r.AgentEvent], list[r.Effect]]
@@ -118,7 +119,7 @@ def _declined_attempt(state: AgentState, event: r.AttemptDeclined) -> r.Attempt:
     key = (event.job, event.attempt)
     attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
     unproved = frozenset(grant.device for grant in event.grants)
-    return replace(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
+    return replaced(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
 
 
 def _final_report(state: AgentState, attempt: r.Attempt) -> r.ReportQueued:
@@ -204,12 +205,12 @@ def _reported(state: AgentState, attempt: r.Attempt, events: list[r.AgentEvent])
 
 
 def _ended_attempt(attempt: r.Attempt, event: r.AttemptEnded) -> r.Attempt:
-    return replace(attempt, phase="ended", outcome=event.outcome, output_bytes=event.output_bytes, use=event.use)
+    return replaced(attempt, phase="ended", outcome=event.outcome, output_bytes=event.output_bytes, use=event.use)
 
 
 def _seen(attempt: r.Attempt, event: r.DevicesLooked) -> r.Attempt:
     proved = {name for name, seen in event.proofs.items() if seen.outcome in r.PROVES_EMPTY}
-    return replace(attempt, unproved=attempt.unproved - proved, looks={**attempt.looks, **event.proofs})
+    return replaced(attempt, unproved=attempt.unproved - proved, looks={**attempt.looks, **event.proofs})
 
 
 def _judged(state: AgentState, message: r.Judged) -> Decision:
@@ -234,7 +235,7 @@ def _acked(state: AgentState, message: r.Acked) -> Decision:
         return [], []
     events: list[r.AgentEvent] = [r.ReportAcked(message.seq)]
     attempt = state.attempts.get(report.key)
-    return _forgotten(events, replace(attempt, owed=attempt.owed - {message.seq}) if attempt else None)
+    return _forgotten(events, replaced(attempt, owed=attempt.owed - {message.seq}) if attempt else None)
 
 
 def _output_taken(state: AgentState, message: r.OutputTaken) -> Decision:
@@ -242,7 +243,7 @@ def _output_taken(state: AgentState, message: r.OutputTaken) -> Decision:
     if attempt is None or message.offset <= attempt.output_acked:
         return [], []
     events: list[r.AgentEvent] = [r.OutputAcked(message.job, message.attempt, message.offset)]
-    return _forgotten(events, replace(attempt, output_acked=message.offset))
+    return _forgotten(events, replaced(attempt, output_acked=message.offset))
 
 
 def _forgotten(events: list[r.AgentEvent], attempt: r.Attempt | None) -> Decision:
@@ -302,7 +303,7 @@ def _on_accepted(state: AgentState, event: r.AttemptAccepted) -> None:
     attempt = r.Attempt(
         event.job, event.attempt, event.owner, event.grants, event.spec, "accepted", identity=event.identity
     )
-    state.attempts[attempt.key] = replace(attempt, unproved=frozenset(attempt.tokens))
+    state.attempts[attempt.key] = replaced(attempt, unproved=frozenset(attempt.tokens))
 
 
 def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
@@ -314,12 +315,12 @@ def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
 
 def _on_stop(state: AgentState, event: r.StopAccepted) -> None:
     key = (event.job, event.attempt)
-    state.attempts[key] = replace(state.attempts[key], stop=event.reason)
+    state.attempts[key] = replaced(state.attempts[key], stop=event.reason)
 
 
 def _on_made(state: AgentState, event: r.SupervisorMade) -> None:
     key = (event.job, event.attempt)
-    state.attempts[key] = replace(state.attempts[key], phase="started", supervisor=event.supervisor)
+    state.attempts[key] = replaced(state.attempts[key], phase="started", supervisor=event.supervisor)
 
 
 def _on_ended(state: AgentState, event: r.AttemptEnded) -> None:
@@ -337,7 +338,7 @@ def _on_queued(state: AgentState, event: r.ReportQueued) -> None:
     state.next_seq = max(state.next_seq, event.seq + 1)
     attempt = state.attempts.get(event.key)
     if attempt is not None:
-        state.attempts[event.key] = replace(attempt, owed=attempt.owed | {event.seq})
+        state.attempts[event.key] = replaced(attempt, owed=attempt.owed | {event.seq})
 
 
 def _on_acked(state: AgentState, event: r.ReportAcked) -> None:
@@ -345,13 +346,13 @@ def _on_acked(state: AgentState, event: r.ReportAcked) -> None:
     state.next_seq = max(state.next_seq, event.seq + 1)
     attempt = state.attempts.get(report.key) if report is not None else None
     if attempt is not None:
-        state.attempts[attempt.key] = replace(attempt, owed=attempt.owed - {event.seq})
+        state.attempts[attempt.key] = replaced(attempt, owed=attempt.owed - {event.seq})
 
 
 def _on_output(state: AgentState, event: r.OutputAcked) -> None:
     key = (event.job, event.attempt)
     attempt = state.attempts[key]
-    state.attempts[key] = replace(attempt, output_acked=max(event.offset, attempt.output_acked))
+    state.attempts[key] = replaced(attempt, output_acked=max(event.offset, attempt.output_acked))
 
 
 def _on_forgotten(state: AgentState, event: r.AttemptForgotten) -> None:

@@ -25,12 +25,12 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(r.Agent
 #: What follows from forgetting (the output is deleted) waits until it is ``durable``.
 _MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 def encode(events: Sequence[r.AgentEvent]) -> bytes:
     """One decision's events as the payload of one frame."""
-    return json.dumps(
-        [[type(event).__name__, frames.plain(event)] for event in events], separators=(",", ":"), ensure_ascii=False
-    ).encode()
+    return _encode([[type(event).__name__, frames.plain(event)] for event in events]).encode()
 
 
 def decode(payload: bytes) -> list[r.AgentEvent]:

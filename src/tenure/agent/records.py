@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[str, int]
 PROVES_EMPTY = frozenset({"clear", "occupied"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see tenure.domain.replacing
 class Attempt:
     """One attempt as its host knows it.
 

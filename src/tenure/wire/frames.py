@@ -68,13 +68,13 @@ def plain(record: Any) -> Any:
 
 def dumps(frame: Mapping[str, Any]) -> str:
     """One text frame. Escapes keep lone surrogates, which argv and file names may hold, out of UTF-8."""
-    return json.dumps(frame, separators=(",", ":"))
+    return _encode(frame)
 
 
 def loads(text: str | bytes) -> dict[str, Any]:
     """A text frame; raises ``invalid_request`` for anything but an object with a ``type``."""
     try:
-        frame = json.loads(text, parse_constant=_no_number)
+        frame = _decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         raise TenureError("invalid_request", f"a frame that is no JSON: {str(text[:80])!r}") from error
     if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
@@ -84,6 +84,11 @@ def loads(text: str | bytes) -> dict[str, Any]:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
+
+
+# Made once: json makes both anew for every call that asks for anything but its defaults.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 def hello(register: cmd.Register) -> str:
