@@ -33,6 +33,7 @@ PROGRAM = """
     make_dirs(folder)
     state = core.AgentState(("boot", "namespace", "instance"))
     journal = Journal.open(folder / "journal.log", state, limit_bytes=6000)
+    forgotten = []
 
     def tell(message):
         events, effects = core.decide(state, message)
@@ -48,8 +49,11 @@ PROGRAM = """
                 case r.Send(seq):
                     mark(f"sent {seq}")
                 case r.Discard(key):
-                    mark(f"discarded {key[0]}")
+                    forgotten.append(key[0])
         journal.compact(state)
+        if journal.durable:
+            while forgotten:
+                mark(f"discarded {forgotten.pop()}")
 
     for number in range(1, 9):
         job, grant = f"j{number}", Grant("h:gpu0", "GPU-0", number, f"GPU-0#{number}")
@@ -83,6 +87,8 @@ def lost(folder: Path, marks: list[str]) -> str | None:
                 return f"token {token} of {uuid} was acted on, and {state.high_water} is remembered"
         if what == "sent" and rest[0] not in acked and int(rest[0]) not in state.outbox:
             return f"report {rest[0]} was sent, never acknowledged, and is owed no more"
+        if what == "discarded" and (rest[0], 1) in state.attempts:
+            return f"the output of {rest[0]} was deleted, and it is remembered"
     return None
 
 
@@ -106,6 +112,11 @@ _SYNC_DIR = "    try:\n        sync_fd(fd)\n    finally:\n        os.close(fd)\n
 MUTANTS = {
     "no fsync of the journal": ("agent/journal.py", _SYNC, ""),
     "no fsync of the directory": ("durable/files.py", _SYNC_DIR, "    os.close(fd)\n\n\ndef make_dirs"),
+    "output deleted before that is durable": (
+        "agent/journal.py",
+        "return self._log.synced == self._log.end",
+        "return True",
+    ),
     "reports left for later": (
         "agent/journal.py",
         "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)",

@@ -195,6 +195,18 @@ def test_acknowledged_appends_survive_every_power_cut(prove: Prove) -> None:
     assert prove(JOURNAL, journal_kept, samples=12) == []
 
 
+def test_a_log_that_is_opened_for_later_is_durable_with_its_name_from_the_first_sync_on(prove: Prove) -> None:
+    code = JOURNAL.replace('open("log")\n    mark("opened")', 'open("log", later=True)')
+    assert code != JOURNAL
+    assert prove(code, journal_kept, samples=12) == []
+    assert prove(
+        code,
+        journal_kept,
+        without("                sync_dir(self.path.parent)\n", instead="                pass\n"),
+        most=1,
+    )
+
+
 @pytest.mark.parametrize("mutant", WRITER.values(), ids=WRITER)
 def test_a_journal_without_one_of_its_guards_is_caught(prove: Prove, mutant: Mutant) -> None:
     assert prove(JOURNAL, journal_kept, mutant, samples=12, most=1)

@@ -195,8 +195,8 @@ class FramedLog:
         """Opens a log for appending, creates it where it is missing, and cuts off a tail that was never durable.
 
         What it leaves is durable on return: an earlier writer may have died between a write and its sync, and nobody
-        may act on a frame that the next power cut would take back. With ``later`` it is so after the first ``sync``:
-        two syncs less, for a log that nothing follows from until then. Raises ``Damaged`` and then changes nothing.
+        may act on a frame that the next power cut would take back. With ``later`` a new log is so after its first
+        ``sync``: two syncs less, where nothing follows from it until then. Raises ``Damaged``, then changes nothing.
         """
         path = Path(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -209,7 +209,7 @@ class FramedLog:
             if end < size:
                 recovered = Torn(end, size - end)
                 os.ftruncate(fd, end)
-            if later:
+            if later and not size:
                 return cls(path, fd, end, recovered, later=True)
             sync_fd(fd)
             sync_dir(path.parent)
