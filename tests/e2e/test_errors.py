@@ -205,7 +205,7 @@ CASES = [
         settings,
         lambda h: settings(h).write_text('{"agent": {"sample_every_s": "often"}}'),
         key="agent.sample_every_s",
-        mend=lambda h: settings(h).write_text("{}"),
+        mend=lambda h: settings(h).write_text('{"sim": "2xH100"}'),
         serves=True,
     ),
     Case(
