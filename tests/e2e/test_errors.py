@@ -14,7 +14,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -243,6 +243,13 @@ CASES = [
         serves=True,
     ),
     Case(
+        "journal empty",
+        "damaged_state",
+        lambda h: h.paths.journal,
+        lambda h: os.truncate(h.paths.journal, 0),
+        serves=True,
+    ),
+    Case(
         "journal a folder", "io_error", lambda h: h.paths.journal, lambda h: into_folder(h.paths.journal), serves=True
     ),
 ]
@@ -318,7 +325,12 @@ def test_what_is_no_error(spoilt: Spoilt, name: str, harm: object) -> None:
         assert measured
 
 
-def test_a_job_goes_on_while_the_agents_journal_is_damaged(own_house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "harm", [lambda path: flip(path, 60), lambda path: os.truncate(path, 0)], ids=["flip", "empty"]
+)
+def test_a_job_goes_on_while_the_agents_journal_is_damaged(
+    own_house: House, tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
     house, go = own_house, tmp_path / "go"
     script = f"echo begun; until [ -e {go} ]; do sleep 0.05; done; echo ended; exit 9"
     job = house.rc("run", "--detach", "-d", house.gpu(0), "--", "sh", "-c", script).stdout.decode().strip()
@@ -326,7 +338,7 @@ def test_a_job_goes_on_while_the_agents_journal_is_damaged(own_house: House, tmp
     pid = house.json("describe", job)["pid"]
     assert house.rc("down", "--leave").returncode == 0
     whole = house.paths.journal.read_bytes()
-    flip(house.paths.journal, 60)
+    harm(house.paths.journal)
     error = refused(house, "up", code="damaged_state")
     assert str(house.paths.journal) in error.message
     assert [j["id"] for j in house.json("ps")["jobs"]] == [job]

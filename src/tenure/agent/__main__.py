@@ -83,7 +83,8 @@ def _run(paths: Layout) -> int:
     remove_temporaries(paths.agent)
     who = identity.load(paths.identity, host=settings.host)
     state = AgentState()
-    journal = Journal.open(paths.journal, state, limit_bytes=settings.journal_limit_bytes)
+    limit = settings.journal_limit_bytes
+    journal = Journal.open(paths.journal, state, limit_bytes=limit, attempts=paths.attempts)
     if journal.recovered is not None:
         log.warning("the journal had a torn tail, which was cut off: %s", journal.recovered)
 

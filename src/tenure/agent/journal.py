@@ -52,15 +52,22 @@ class Journal:
         self.recovered: Torn | None = log.recovered
 
     @classmethod
-    def open(cls, path: Path, state: core.AgentState, *, limit_bytes: int = 8 << 20) -> Journal:
+    def open(
+        cls, path: Path, state: core.AgentState, *, limit_bytes: int = 8 << 20, attempts: Path | None = None
+    ) -> Journal:
         """Replays the journal into a fresh state and opens it for appending.
 
         A torn tail that was never durable is cut off; bytes that had been durable and changed since raise
         ``damaged_state``, as does an event that this version cannot read. Then nothing may be started: the highest
-        tokens accepted here would not be known.
+        tokens accepted here would not be known. So does an empty journal beside folders in ``attempts``: each was on
+        record here before its folder was made. A journal that is not there at all was moved aside, and begins anew.
         """
+        _refuse_emptied(path, attempts)
         log = FramedLog.open(path)
         try:
+            if log.end == 0:
+                log.append(encode([]))  # from now on an empty file is one that lost what it held
+                log.sync()
             for frame in log.frames():
                 try:
                     for event in decode(frame.payload):
@@ -113,6 +120,18 @@ class Journal:
             self._log.sync()
         finally:
             self._log.close()
+
+
+def _refuse_emptied(path: Path, attempts: Path | None) -> None:
+    if attempts is None or not path.is_file() or path.stat().st_size or not any(attempts.iterdir()):
+        return
+    raise TenureError(
+        "damaged_state",
+        f"{path} is empty, and there are attempts of jobs in {attempts} that it had on record.",
+        do="Nothing was changed. Put a backup in its place, or start without it once you know that no job runs on this "
+        f"host: mv {shlex.quote(str(path))} {shlex.quote(str(path) + '.damaged')}",
+        facts={"path": str(path), "offset": 0},
+    )
 
 
 def warm() -> None:
