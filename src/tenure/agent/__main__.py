@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import logging
@@ -14,6 +13,7 @@ import signal
 import sys
 from typing import NoReturn
 
+from tenure.durable.locks import hold
 from tenure.errors import TenureError
 from tenure.os_errors import told as os_error
 from tenure.paths import Layout, layout
@@ -54,22 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _lock(paths: Layout) -> int:
-    """The agent's lock: close-on-exec, so that no child ever holds it."""
-    fd = os.open(paths.agent_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise TenureError(
-            "already_running",
-            f"An agent for {paths.home} is running already (pid {holder}).",
-            do="Nothing needs to be done; look at it with: rc status",
-            facts={"pid": holder, "path": str(paths.agent_lock)},
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+    running = f"An agent for {paths.home} is running already (pid {{pid}})."
+    return hold(paths.agent_lock, running, "Nothing needs to be done; look at it with: rc status")
 
 
 def _run(paths: Layout) -> int:

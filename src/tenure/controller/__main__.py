@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tenure.durable.locks import hold
 from tenure.errors import TenureError
 from tenure.os_errors import told as os_error
 from tenure.paths import Layout, bind_unix, layout
@@ -49,21 +49,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _lock(paths: Layout) -> int:
-    fd = os.open(paths.controller_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise TenureError(
-            "already_running",
-            f"a controller for {paths.home} is running already (pid {holder})",
-            do="look at it with: rc status",
-            facts={"pid": holder, "path": str(paths.controller_lock)},
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+    running = f"a controller for {paths.home} is running already (pid {{pid}})"
+    return hold(paths.controller_lock, running, "look at it with: rc status")
 
 
 def _run(paths: Layout, embedded: bool) -> int:
