@@ -57,6 +57,9 @@ CODES: Mapping[str, Code] = {
     "io_error": Code(74, 500, "a file could not be read or written"),
     "damaged_state": Code(74, 500, "a state file is damaged"),
     "library_missing": Code(69, 500, "a library or tool that is needed is not there"),
+    "bound_refused": Code(67, 422, "a bound of the job is one that the device does not allow"),
+    "requirement_not_met": Code(72, 422, "the device's host lacks what the job requires"),
+    "stage_failed": Code(74, 500, "a tree could not be staged"),
     "wire_version": Code(76, 409, "the two sides speak versions too far apart"),
 }
 

@@ -222,6 +222,22 @@ def _judged(state: AgentState, message: r.Judged) -> Decision:
     return [report], [r.Send(report.seq)]
 
 
+def _noticed(state: AgentState, message: r.Noticed) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or (attempt.phase == "ended" and not attempt.unproved):
+        return [], []  # its leases are given back, or about to be: nobody may be told under its token any more
+    body = {"job": attempt.job, "attempt": attempt.attempt, "tokens": attempt.tokens, "notice": dict(message.notice)}
+    report = _report(state, "notice", body, attempt.key)
+    return [report], [r.Send(report.seq)]
+
+
+def _overran(state: AgentState, message: r.Overran) -> Decision:
+    attempt = state.attempts.get((message.job, message.attempt))
+    if attempt is None or attempt.phase == "ended" or attempt.stop is not None:
+        return [], []
+    return [r.StopAccepted(attempt.job, attempt.attempt, message.reason)], [r.Signal(attempt.key)]
+
+
 def _report(state: AgentState, kind: str, body: Mapping[str, Any], key: r.Key) -> r.ReportQueued:
     return r.ReportQueued(state.next_seq, kind, body, key)
 
@@ -263,6 +279,8 @@ _DECIDE: Mapping[type[Any], Callable[[AgentState, Any], Decision]] = {
     r.Ended: _ended,
     r.Looked: _looked,
     r.Judged: _judged,
+    r.Noticed: _noticed,
+    r.Overran: _overran,
     r.Acked: _acked,
     r.OutputTaken: _output_taken,
 }

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tenure.domain.job import Ending, Outcome
+from tenure.durable import write_atomic
 
 #: What stays of an attempt when the controller has everything: the samples are the evidence of its verdict.
 _KEPT = frozenset({"samples.log", "exit.json", "supervisor.json"})
@@ -51,6 +53,13 @@ def read_exit(folder: Path) -> dict[str, Any] | None:
     if body is not None and not {"kind", "output_bytes"} <= body.keys():
         raise ValueError(f"{folder / 'exit.json'} lacks kind or output_bytes")
     return body
+
+
+def write_not_begun(folder: Path, outcome: Outcome) -> None:
+    """The exit record of an attempt whose command was never started; the folder must have been sealed before."""
+    record = {**outcome.stats, "v": 1, "kind": str(outcome.ending), "code": outcome.code, "error": outcome.detail}
+    record |= {"stopped": False, "output_bytes": 0, "tree_empty": True, "ended_at": time.time()}
+    write_atomic(folder / "exit.json", json.dumps(record).encode())
 
 
 def outcome_of(record: Mapping[str, Any], stop: str | None) -> Outcome:

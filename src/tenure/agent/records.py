@@ -233,6 +233,24 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something to be said beside the output; ``notice`` as in ``commands.ReportNotice``."""
+
+    job: str
+    attempt: int
+    notice: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overran:
+    """The attempt broke a bound and is to end; ``reason`` says which bound and with what numbers."""
+
+    job: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """The controller acknowledged a report."""
 
@@ -248,7 +266,9 @@ class OutputTaken:
     offset: int
 
 
-Message: TypeAlias = StartJob | StopJob | Started | NotStarted | Ended | Looked | Judged | Acked | OutputTaken
+Message: TypeAlias = (
+    StartJob | StopJob | Started | NotStarted | Ended | Looked | Judged | Noticed | Overran | Acked | OutputTaken
+)
 
 
 # -- effects: what the shell does once the events are durable ----------------------------------------------------------

@@ -12,12 +12,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenure.agent import adopt, folders, lost
+from tenure.agent import adopt, beginning, folders, lost
 from tenure.agent import records as r
+from tenure.agent.beside import Beside
 from tenure.agent.launch import spec_of
 from tenure.agent.release import Traces
 from tenure.agent.shipper import indexed_bytes
@@ -100,8 +101,13 @@ class Runs:
         try:
             if await begin(run):
                 await self._begin_sampling(run)
-                await self._until_gone(run)
-                await self._finish(run)
+                beside = Beside(self._shell, run)
+                beside.start()
+                try:
+                    await self._until_gone(run)
+                finally:
+                    measured = await beside.stop()
+                await self._finish(run, measured)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -141,6 +147,10 @@ class Runs:
             # The folder's name is made durable beside the work: without it a power cut could take the exit record.
             shell.aside(asyncio.to_thread(sync_dir, run.folder.parent))
             attempt = shell.state.attempts[run.key]
+            unready = await beginning.make_ready(shell, attempt, run.folder) if attempt.stop is None else None
+            if unready is not None:
+                return await self._not_begun(run, unready)
+            attempt = shell.state.attempts[run.key]
             if attempt.stop is not None:  # it came while the devices were still being found
                 return await self._examine(run, attempt.stop)
             started = await shell.spawner.start(run.folder, fds)
@@ -152,6 +162,18 @@ class Runs:
         run.handle = adopt.Handle.open(run.folder, started.pid, started.start_ticks)
         await self._announce(run, (started.pid, started.start_ticks), started.leader_pid)
         return True
+
+    async def _not_begun(self, run: Run, outcome: Outcome) -> bool:
+        """The command must not be started: the folder is sealed, so that nobody ever starts it, and that is its end."""
+        found = await asyncio.to_thread(adopt.examine, run.folder)
+        if not (isinstance(found, adopt.Lost) and found.reason == "never_started"):
+            await self._adopt(run, found)  # an earlier request had begun it after all
+            return True
+        await asyncio.to_thread(folders.write_not_begun, run.folder, outcome)
+        attempt = self._shell.state.attempts[run.key]
+        proofs = await self._shell.prover.at_once(attempt, Traces(), "nothing of it was started")
+        await self._tell(r.Ended(*run.key, outcome, 0, proofs))
+        return False
 
     async def _examine(self, run: Run, why: str) -> bool:
         """No clear yes from the spawner, or a stop before it: the folder tells, sealed where nothing has begun."""
@@ -211,7 +233,7 @@ class Runs:
         finally:
             gone.cancel()
 
-    async def _finish(self, run: Run) -> None:
+    async def _finish(self, run: Run, measured: Mapping[str, Any]) -> None:
         """The end: one report that carries outcome, proofs and use, as far as they are to be had at once."""
         shell, (job, number) = self._shell, run.key
         attempt = shell.state.attempts.get(run.key)
@@ -229,6 +251,7 @@ class Runs:
         else:
             outcome = await self._lost(attempt, why)
             size, proofs = indexed_bytes(run.folder), {}
+        outcome = replace(outcome, stats={**outcome.stats, **measured})
         use = None
         if run.sampler is not None:
             use = run.sampler.final(_monotonic(record))

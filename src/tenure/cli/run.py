@@ -31,6 +31,16 @@ COMMAND = Command(
         Option("--priority", "N", "-10 to 10, higher goes first (0)", read=whole),
         Option("--no-wait", "", "start now or be refused as busy (exit status 75)"),
         Option("--timeout", "TIME", "give up after so long in the queue (exit status 124)", read=duration),
+        Option(
+            "--max-runtime", "TIME", "end it once it has run so long, 0 for never (the device's default)", read=duration
+        ),
+        Option("--idle-timeout", "TIME", "end it once it has done nothing for so long, 0 for never", read=duration),
+        Option(
+            "--idle-signal",
+            "WHAT",
+            "what counts as doing something: work (output, CPU or GPU work) or output alone",
+            choices=("work", "output"),
+        ),
         Option("--grace", "TIME", "from TERM to KILL when it is stopped (10s)", read=duration),
         Option(
             "--window", "LIMITS", "limits of the verdict: grace=120,span=56,samples=8,period=1", read=settings.window
@@ -113,6 +123,9 @@ def _request(given: Given) -> dict[str, Any]:
         "label": given.text("as"),
         "umask": caller.umask(),
         "window": chosen.get("window") or {},
+        "max_runtime_s": given.value("max-runtime"),
+        "idle_timeout_s": given.value("idle-timeout"),
+        "idle_signal": given.text("idle-signal", "work"),
         "key": given.text("key") or os.urandom(16).hex(),
         "wait": not given.flag("no-wait"),
     }

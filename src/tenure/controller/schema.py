@@ -187,6 +187,12 @@ class SpecView(View):
     label: str
     umask: int | None
     window: dict[str, float]
+    max_runtime_s: float | None
+    idle_timeout_s: float | None
+    idle_signal: str
+    needs: list[str]
+    keep: bool
+    stage: dict[str, Any]
 
 
 class JobView(View):
@@ -215,6 +221,7 @@ class JobView(View):
     output_bytes: int | None
     use: dict[str, Any] | None
     evidence: str
+    notices: list[dict[str, Any]]
     position: int | None
     reason: str | None
     key: str | None

@@ -148,6 +148,20 @@ class ReportUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportNotice:
+    """The agent has something to say beside the output: a bound that is near, a quota that was hit, what it stopped.
+
+    ``notice`` has ``kind`` (a word for programs), ``words`` (a line for people), ``utc`` and ``facts``.
+    """
+
+    agent: str
+    job: str
+    attempt: int
+    tokens: Tokens
+    notice: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportDevice:
     """What the agent sees on one of its devices; ``high_water`` says which grants it knew of when it looked."""
 
@@ -168,5 +182,6 @@ Command: TypeAlias = (
     | ReportRefused
     | ReportEnded
     | ReportUse
+    | ReportNotice
     | ReportDevice
 )

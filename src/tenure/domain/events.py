@@ -220,6 +220,15 @@ class UseWarned(Event):
     warning: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNoticed(Event):
+    """The job's host had something to say beside the output; see ``commands.ReportNotice``."""
+
+    job: str
+    attempt: int
+    notice: Mapping[str, Any]
+
+
 def _kind_of(cls: type[Event]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

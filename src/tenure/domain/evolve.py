@@ -302,6 +302,11 @@ def _use_warned(state: FleetState, event: ev.UseWarned) -> None:
     """Nothing to change: what was said stands in the verdict that ``use_judged`` brings."""
 
 
+def _job_noticed(state: FleetState, event: ev.JobNoticed) -> None:
+    job = state.jobs[event.job]
+    _put_job(state, replaced(job, notices=(*job.notices, event.notice)))
+
+
 _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.ControllerStarted: _controller_started,
     ev.AgentRegistered: _agent_registered,
@@ -323,4 +328,5 @@ _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.LeaseReleased: _lease_released,
     ev.UseJudged: _use_judged,
     ev.UseWarned: _use_warned,
+    ev.JobNoticed: _job_noticed,
 }

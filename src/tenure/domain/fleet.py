@@ -178,6 +178,7 @@ _DECIDE: Mapping[type[Any], Callable[[FleetState, Any, float], Decision]] = {
     cmd.ReportRefused: reports.refused,
     cmd.ReportEnded: reports.attempt_ended,
     cmd.ReportUse: reports.use_judged,
+    cmd.ReportNotice: reports.noticed,
     cmd.ReportDevice: reports.device_seen,
 }
 

@@ -30,7 +30,11 @@ MOVES: Mapping[JobState, frozenset[JobState]] = {
 
 
 class Ending(StrEnum):
-    """What kind of end it was. Only ``EXITED``, ``SIGNALED`` and ``SPAWN_FAILED`` were observed on the process."""
+    """What kind of end it was. Only ``EXITED``, ``SIGNALED`` and ``SPAWN_FAILED`` were observed on the process.
+
+    ``REQUIREMENT_NOT_MET`` and ``STAGE_FAILED``: the agent got everything ready and found that it must not begin;
+    nothing of the command was run.
+    """
 
     EXITED = "exited"
     SIGNALED = "signaled"
@@ -39,6 +43,16 @@ class Ending(StrEnum):
     TIMED_OUT = "timed_out"
     START_REFUSED = "start_refused"
     LOST = "lost"
+    REQUIREMENT_NOT_MET = "requirement_not_met"
+    STAGE_FAILED = "stage_failed"
+
+
+_STATUS: Mapping[Ending, int] = {
+    Ending.CANCELLED: 130,
+    Ending.TIMED_OUT: 124,
+    Ending.REQUIREMENT_NOT_MET: 72,
+    Ending.STAGE_FAILED: 74,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +73,12 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """What a shell shows: the code, 128+n for a signal, 71 where no end was observed."""
+        """What a shell shows: the code, 128+n for a signal; 72: a requirement was not met; 71: no end was observed."""
         if self.code is not None:
             return self.code
         if self.signal is not None:
             return 128 + self.signal
-        return {Ending.CANCELLED: 130, Ending.TIMED_OUT: 124}.get(self.ending, 71)
+        return _STATUS.get(self.ending, 71)
 
     @property
     def words(self) -> str:
@@ -90,6 +104,11 @@ class JobSpec:
 
     ``device`` names one device, ``select`` is a selector's canonical text; both may be empty (any device).
     ``queue_timeout_s`` bounds the wait in the queue; ``window`` overrides the limits of the verdict of use.
+
+    Bounds, seconds: ``max_runtime_s`` and ``idle_timeout_s``; ``None`` is the device's default, 0 is off.
+    ``idle_signal`` says what counts as a sign of life: ``work`` (output, CPU or GPU work) or ``output`` alone.
+    ``needs`` are the canonical texts of what must be there before the command may start; ``keep`` keeps the scratch
+    after the end; ``stage`` describes the tree to be unpacked into it (hash, size, commit, dirty), empty for none.
     """
 
     argv: tuple[str, ...]
@@ -104,6 +123,12 @@ class JobSpec:
     label: str = ""
     umask: int | None = None
     window: Mapping[str, float] = field(default_factory=dict)
+    max_runtime_s: float | None = None
+    idle_timeout_s: float | None = None
+    idle_signal: str = "work"
+    needs: tuple[str, ...] = ()
+    keep: bool = False
+    stage: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)  # no slots: see replacing
@@ -114,6 +139,7 @@ class Job:
     which exceeds it only after the ledger was restored from a copy. ``order`` is the queue key: it is fixed at
     submission, so that waiting alone moves a job forward and the bound on its wait can be stated. ``leases`` are the
     lease ids of the current attempt. ``stop`` says who asked for it to end and why.
+    ``notices`` are what the host had to say beside the output: each has ``kind``, ``words``, ``utc`` and ``facts``.
     """
 
     id: str
@@ -138,6 +164,7 @@ class Job:
     output_bytes: int | None = None
     use: Mapping[str, Any] | None = None
     evidence: str = ""
+    notices: tuple[Mapping[str, Any], ...] = ()
     version: int = 0
 
 

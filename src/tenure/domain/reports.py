@@ -18,6 +18,8 @@ from tenure.domain.state import FleetState
 
 #: A start refused this often ends the job: an agent that keeps refusing will not change its mind by itself.
 MAX_REFUSALS = 3
+#: Notices kept of one job; what an agent has to say beyond that is in its log.
+MAX_NOTICES = 64
 
 
 class StaleReport(Exception):
@@ -158,6 +160,18 @@ def _judged(job: Job, use: Mapping[str, Any], now: float, actor: str) -> list[ev
     )
     warned = [ev.UseWarned(at=now, actor=actor, job=job.id, attempt=job.attempt, warning=one) for one in fresh]
     return [judged, *warned]
+
+
+def noticed(state: FleetState, report: cmd.ReportNotice, now: float) -> list[ev.Event]:
+    """A notice goes on the job's record once; also after its end, while its leases are not given back yet."""
+    _current(state, report)
+    job = state.jobs.get(report.job)
+    if job is None or job.attempt != report.attempt:
+        raise StaleReport(f"{report.job} is past attempt {report.attempt}")
+    if report.notice in job.notices or len(job.notices) >= MAX_NOTICES:
+        return []
+    actor = f"agent:{report.agent}"
+    return [ev.JobNoticed(at=now, actor=actor, job=job.id, attempt=job.attempt, notice=report.notice)]
 
 
 def label_of(use: Mapping[str, Any]) -> str:

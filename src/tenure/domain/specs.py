@@ -15,13 +15,14 @@ _SPEC_FIELDS = tuple(f.name for f in dataclasses.fields(JobSpec))
 def spec_to(spec: JobSpec) -> dict[str, Any]:
     """A job's specification as plain values."""
     body = {name: getattr(spec, name) for name in _SPEC_FIELDS}
-    return {**body, "argv": list(spec.argv), "env": dict(spec.env), "window": dict(spec.window)}
+    mappings = {"env": dict(spec.env), "window": dict(spec.window), "stage": dict(spec.stage)}
+    return {**body, "argv": list(spec.argv), "needs": list(spec.needs), **mappings}
 
 
 def spec_from(body: Mapping[str, Any]) -> JobSpec:
     """The specification that ``spec_to`` wrote; fields of a newer version are ignored."""
     known = {name: body[name] for name in _SPEC_FIELDS if name in body}
-    return JobSpec(**{**known, "argv": tuple(body["argv"])})
+    return JobSpec(**{**known, "argv": tuple(body["argv"]), "needs": tuple(body.get("needs", ()))})
 
 
 def outcome_to(outcome: Outcome) -> dict[str, Any]:

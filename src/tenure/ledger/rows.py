@@ -102,6 +102,7 @@ _PLAIN: Mapping[str, Any] = {
     "output_bytes": None,
     "use": None,
     "evidence": "",
+    "notices": (),
 }
 _PLAIN_ITEMS = tuple(_PLAIN.items())
 
@@ -134,7 +135,7 @@ def job_from(row: Mapping[str, Any]) -> Job:
         attempt=row["attempt"],
         version=row["version"],
         outcome=None if outcome is None else outcome_from(outcome),
-        **{**plain, "leases": tuple(plain["leases"]), "devices": tuple(plain["devices"])},
+        **{**plain, **{name: tuple(plain[name]) for name in ("leases", "devices", "notices")}},
     )
 
 

@@ -60,6 +60,7 @@ class Job:
     output_bytes: int | None = None
     use: Mapping[str, Any] | None = None
     evidence: str = ""
+    notices: list[dict[str, Any]] = field(default_factory=list)
     position: int | None = None
     reason: str | None = None
     version: int = 0

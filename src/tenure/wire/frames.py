@@ -4,6 +4,8 @@ Text frames are JSON objects with a ``type``; output travels in binary frames (a
 Each side sends its wire version first and the two may differ by one. Fields that are not known are ignored, so a
 version may add but never take away; the previous version's messages are kept as captures.
 
+Version 2 added reports of the kind ``notice``; a controller of version 1 acknowledges them and shows nothing.
+
 Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``beat``, and output.
 Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
 """
@@ -23,7 +25,7 @@ from tenure.domain.instructions import Instruction, StartJob, StopJob
 from tenure.errors import TenureError
 
 #: The version this side speaks, and the oldest it still understands.
-WIRE: Final = 1
+WIRE: Final = 2
 OLDEST_WIRE: Final = 1
 
 #: Reports by the name under which agents queue them. ``device`` is never queued: it is superseded by the next look.
@@ -32,6 +34,7 @@ REPORTS: Final[Mapping[str, type[Any]]] = {
     "refused": cmd.ReportRefused,
     "ended": cmd.ReportEnded,
     "use": cmd.ReportUse,
+    "notice": cmd.ReportNotice,
     "device": cmd.ReportDevice,
 }
 

@@ -64,6 +64,12 @@ class SubmitBody(BaseModel):
     label: str = Field("", max_length=200)
     umask: int | None = Field(None, ge=0, le=0o777)
     window: dict[str, Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]] = Field(default_factory=dict)
+    max_runtime_s: float | None = Field(None, ge=0, le=10 * 365 * 86_400, allow_inf_nan=False)
+    idle_timeout_s: float | None = Field(None, ge=0, le=10 * 365 * 86_400, allow_inf_nan=False)
+    idle_signal: str = Field("work", pattern="^(work|output)$")
+    needs: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default_factory=list, max_length=200)
+    keep: bool = False
+    stage: dict[str, Any] = Field(default_factory=dict)
     key: str | None = Field(None, min_length=1, max_length=200)
     wait: bool = True
 
@@ -119,6 +125,12 @@ class SubmitBody(BaseModel):
             label=self.label,
             umask=self.umask,
             window=self.window,
+            max_runtime_s=self.max_runtime_s,
+            idle_timeout_s=self.idle_timeout_s,
+            idle_signal=self.idle_signal,
+            needs=tuple(self.needs),
+            keep=self.keep,
+            stage=self.stage,
         )
 
 

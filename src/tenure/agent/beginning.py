@@ -1,0 +1,20 @@
+"""What must be ready before a command may start: its tree staged, its requirements met. Nothing is run before that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenure.agent import records as r
+from tenure.domain.job import Outcome
+
+if TYPE_CHECKING:
+    from tenure.agent.shell import Shell
+
+
+async def make_ready(shell: Shell, attempt: r.Attempt, folder: Path) -> Outcome | None:
+    """Makes an attempt's folder ready for its command; an outcome where the command must not be started.
+
+    May be repeated for the same attempt by a later agent, and is ended early where the attempt is to be stopped.
+    """
+    return None
