@@ -78,7 +78,7 @@ def ended(state: FleetState, job: str, seen: Condition | None = CLEAR, outcome: 
 
 
 KINDS = ["submit", "ended", "started", "submit", "cancel", "refused", "begin"]
-KINDS += ["device", "register", "silence", "use", "expire"]
+KINDS += ["device", "register", "silence", "use", "expire", "operate"]
 
 
 def any_command(state: FleetState, dice: int, number: int) -> cmd.Command:
@@ -94,10 +94,11 @@ def any_command(state: FleetState, dice: int, number: int) -> cmd.Command:
 
     condition = [CLEAR, Condition("occupied", "somebody", ("pid 7 (root)",)), Condition("unknown", "no_permission")]
     proofs: list[Condition | None] = [CLEAR, None, Condition("dirty", "300 MiB left"), *condition[1:]]
+    proofs += [Condition("fault", "gpu_lost")]
     jobs = sorted(state.jobs)
     alive = [job for job in jobs if state.jobs[job].attempt]
     what = pick(KINDS)
-    if what == "submit" or not (alive or what in ("register", "silence", "device", "begin")):
+    if what == "submit" or not (alive or what in ("register", "silence", "device", "begin", "operate")):
         key = pick([None, None, f"k{number}", "k1", "k2"])
         spec = {"device": pick([None, None, "h:gpu0"]), "count": pick([1, 1, 2]), "priority": pick([0, 0, 3])}
         spec |= {"select": pick(["", "vram>=40G"])}
@@ -113,6 +114,9 @@ def any_command(state: FleetState, dice: int, number: int) -> cmd.Command:
         return register(host, pick([2, 2, 1]), boot=pick(["b1", "b2"]), condition=pick(condition), known=known)
     if what == "silence":
         return cmd.LoseContact(f"a-{host}", 15.5)
+    if what == "operate":
+        act = pick(["drain", "resume", "quarantine", "clear", "retire"])
+        return cmd.Operate(f"{host}:gpu{pick([0, 1])}", act, "root", "because")
     if what == "device":
         name = f"{host}:gpu{pick([0, 1])}"
         device = state.devices.get(name)

@@ -17,7 +17,7 @@ from tenure.domain import events as ev
 from tenure.domain.device import CLEAR, Condition, DeviceState
 from tenure.domain.evolve import evolve
 from tenure.domain.fleet import handle, submitted_job
-from tenure.domain.instructions import Instruction, StartJob, from_events, on_register
+from tenure.domain.instructions import Instruction, StartJob, floors, from_events, on_register
 from tenure.domain.job import Ending, JobSpec, JobState, Outcome
 from tenure.domain.state import FleetState
 from tenure.wire import frames
@@ -80,12 +80,14 @@ class World:
         self.keys: dict[tuple[str, str], str] = {}
         self.accepted: set[str] = set()
         self.terminal: dict[str, str] = {}
-        self.observed_exit: dict[r.Key, Outcome] = {}
+        self.observed_exit: dict[tuple[r.Key, int], Outcome] = {}
+        self.run_of: dict[r.Key, int] = {}
         self.granted: dict[str, int] = {}
         self.starts: list[r.Key] = []
         self.stopped: set[tuple[str, str, int]] = set()
         self.jobs = 0
         self.restored = False
+        self.declared: set[str] = set()
         self.execute(cmd.Begin())
         for h in range(hosts):
             host = Host(f"h{h}", {f"h{h}:gpu{d}": f"GPU-{h}-{d}" for d in range(devices)})
@@ -118,18 +120,20 @@ class World:
                 check(fit, "I9", f"{name} was granted while {device.words}, {device.condition}")
                 check(token > self.granted.get(uuid, 0), "I4", f"token {token} of {name} is not above {self.granted}")
                 self.granted[uuid] = token
+                self.run_of[(event.job, event.attempt)] = max(token for _, _, token in event.leases)
                 check(not self._alive(uuid), "I2", f"{name} was granted with {self._alive(uuid)} alive on it")
         if isinstance(event, ev.JobEnded):
             check(event.job not in self.terminal, "I7", f"{event.job} ended twice")
             self.terminal[event.job] = str(event.outcome["ending"])
-            seen = self.observed_exit.get((event.job, event.attempt))
+            key = (event.job, event.attempt)
+            seen = self.observed_exit.get((key, self.run_of.get(key, 0)))
             if seen is not None and event.outcome["ending"] in ("exited", "signaled"):
                 check(event.outcome["code"] == seen.code, "I7", f"{event.job} exited {seen.code}, recorded {event}")
         if isinstance(event, ev.LeaseReleased):
             lease = self.state.released.get(event.lease)
             if lease is None or lease.token != event.token:
                 raise Violation(f"I8: {event} releases another token")
-            for process in self._alive(lease.uuid):
+            for process in [] if lease.proof.startswith("root declared") else self._alive(lease.uuid):
                 check(process.tokens[lease.uuid] != lease.token, "I8", f"{event} with {process} alive")
             job = self.state.jobs.get(lease.job) or self.state.closed.get(lease.job)
             over = job is not None and (job.state is JobState.ENDED or job.attempt > lease.attempt or not job.leases)
@@ -155,6 +159,13 @@ class World:
     def cancel(self, job: str) -> None:
         """A user cancels; where the job waits it is over at once."""
         self.execute(cmd.Cancel(job, "ann", ""))
+
+    def operate(self, device: str, act: str) -> None:
+        """An operator acts on a device. Retiring one whose host is silent declares its job gone, true or not."""
+        lease = self.state.leases.get(self.state.devices[device].lease or "")
+        events = self.execute(cmd.Operate(device, act, "root", "because"))
+        if lease is not None and any(isinstance(event, ev.DeviceRetired) for event in events):
+            self.declared.add(lease.job)
 
     def crash_controller(self) -> None:
         """The controller dies and comes back from its durable log: every connection is cut, nobody is in contact."""
@@ -275,7 +286,8 @@ class World:
             stories = list(host.on_device(uuid))
             check(not stories, "I1", f"{key} starts on {uuid} beside {stories}")
         check((host.name, *key) not in self.stopped, "I12", f"{key} starts after its stop was accepted")
-        check(self.terminal.get(key[0]) is None or self.restored, "I12", f"{key} starts after it ended")
+        excused = self.restored or key[0] in self.declared  # of what was declared gone its host may know nothing yet
+        check(self.terminal.get(key[0]) is None or excused, "I12", f"{key} starts after it ended")
         host.ever_started.add(_run_of(attempt))
         self.starts.append(key)
         host.alive.append(Process(key[0], key[1], tokens))
@@ -330,6 +342,7 @@ class World:
         register = cmd.Register(f"a-{name}", name, boot, namespace, instance, "ann", tuple(devices), known)
         host.connected = True
         self.execute(register)
+        self._tell(host, r.FloorsGiven(floors(self.state, f"a-{name}", known)))  # the welcome: first on any link
         self.to_agent += [(f"a-{name}", told) for told in on_register(self.state, f"a-{name}", known)]
         for report in core.owed(host.agent):
             self._put(host, report)
@@ -411,7 +424,8 @@ class World:
         host.alive.remove(process)
         key = (process.job, process.attempt)
         outcome = Outcome(Ending.SIGNALED, signal=15) if process.stopping else Outcome(Ending.EXITED, code)
-        host.exits[(key, max(process.tokens.values()))] = self.observed_exit[key] = outcome
+        run = (key, max(process.tokens.values()))
+        host.exits[run] = self.observed_exit[run] = outcome
         if host.agent is not None:
             self._tell(host, r.Ended(*key, outcome, 0))
 
@@ -458,7 +472,7 @@ class World:
                     continue
                 if known.state is DeviceState.READY:
                     check(not alive, "I2", f"{device} is free with {alive} alive on it")
-                if alive and not self.restored:
+                if alive and not self.restored and alive[0].job not in self.declared:
                     lease = self.state.leases.get(known.lease or "")
                     check(lease is not None, "I3", f"{device} has {alive} and no lease")
                     assert lease is not None
@@ -473,7 +487,12 @@ class World:
 
     def settle(self) -> None:
         """Everything heals and every job is let end: then all must become over, and all devices free (L1, L2)."""
+        for name in sorted(self.state.devices):
+            self.operate(name, "resume")
         for _ in range(40):
+            for name, device in sorted(self.state.devices.items()):
+                if device.quarantine is not None and not device.quarantine.clears_itself and device.lease is None:
+                    self.operate(name, "clear")
             for name, host in self.hosts.items():
                 host.foreign.clear()
                 self.reap_survivors(name)
@@ -567,6 +586,7 @@ MOVES = {
     "connect": 6,
     "lose_contact": 1,
     "crash_controller": 1,
+    "operate": 1,
 }
 
 
@@ -622,5 +642,9 @@ def move(world: World, what: str, rng: random.Random) -> None:
             world.lose_contact(name)
         case "crash_controller":
             world.crash_controller()
+        case "operate":
+            if world.state.devices:
+                act = rng.choice(("drain", "resume", "quarantine", "clear", "retire"))
+                world.operate(rng.choice(sorted(world.state.devices)), act)
         case "restore":
             world.restore_backup(len(world.log) - rng.randrange(40))

@@ -238,6 +238,11 @@ def _overran(state: AgentState, message: r.Overran) -> Decision:
     return [r.StopAccepted(attempt.job, attempt.attempt, message.reason)], [r.Signal(attempt.key)]
 
 
+def _floors_given(state: AgentState, message: r.FloorsGiven) -> Decision:
+    news = {uuid: token for uuid, token in message.tokens.items() if token > state.high_water.get(uuid, 0)}
+    return ([r.Fenced(news)], []) if news else ([], [])
+
+
 def _report(state: AgentState, kind: str, body: Mapping[str, Any], key: r.Key) -> r.ReportQueued:
     return r.ReportQueued(state.next_seq, kind, body, key)
 
@@ -281,6 +286,7 @@ _DECIDE: Mapping[type[Any], Callable[[AgentState, Any], Decision]] = {
     r.Judged: _judged,
     r.Noticed: _noticed,
     r.Overran: _overran,
+    r.FloorsGiven: _floors_given,
     r.Acked: _acked,
     r.OutputTaken: _output_taken,
 }

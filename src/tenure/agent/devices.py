@@ -225,7 +225,7 @@ def is_news(before: Condition | None, now: Condition) -> bool:
 
 
 def _fact(seen: Condition) -> tuple[str, tuple[str, ...], str]:
-    return (seen.outcome, seen.by, seen.detail if seen.outcome == "unknown" else "")
+    return (seen.outcome, seen.by, seen.detail if seen.outcome in ("unknown", "fault") else "")
 
 
 def _problem_words(problem: discovery.Problem) -> str:

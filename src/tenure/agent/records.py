@@ -251,6 +251,16 @@ class Overran:
 
 
 @dataclass(frozen=True, slots=True)
+class FloorsGiven:
+    """The controller's word on the tokens (UUID -> token) that were in use here before: none of them may come again.
+
+    It matters where this agent's own record of them is gone, such as one on storage that a reboot empties.
+    """
+
+    tokens: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """The controller acknowledged a report."""
 
@@ -267,7 +277,18 @@ class OutputTaken:
 
 
 Message: TypeAlias = (
-    StartJob | StopJob | Started | NotStarted | Ended | Looked | Judged | Noticed | Overran | Acked | OutputTaken
+    StartJob
+    | StopJob
+    | Started
+    | NotStarted
+    | Ended
+    | Looked
+    | Judged
+    | Noticed
+    | Overran
+    | FloorsGiven
+    | Acked
+    | OutputTaken
 )
 
 

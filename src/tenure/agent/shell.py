@@ -271,6 +271,8 @@ class Shell:
         elif kind == "output_ack":
             self._output_acked((str(frame["job"]), int(frame["attempt"])), int(frame["offset"]))
         elif kind == "welcome":
+            # Before anything can be started: no start is read ahead of the welcome.
+            self.tell(r.FloorsGiven(frames.read_floors(frame)))
             for device in self.devices.by_uuid.values():  # what changed while the hello was under way
                 if is_news(self._registered.get(device.uuid), standing(self, device)):
                     self._report_device(device, self.state.high_water.get(device.uuid, 0))

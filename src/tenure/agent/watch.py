@@ -12,6 +12,7 @@ not read either (unified memory), nothing does.
 from __future__ import annotations
 
 import pwd
+import re
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tenure.probes.nvml_records import DeviceSample, GpuProcess
 
 _NAMED = 8
 _COMMAND_CHARS = 80
+#: NVML's GPU_IS_LOST and RESET_REQUIRED. Its other codes may mean a driver that is being unloaded, or asked too early.
+_BROKEN = re.compile(r"\((?:15|16)\)$")
 
 
 def sees_all(sample: DeviceSample, initial_namespace: bool | None) -> bool:
@@ -121,8 +124,10 @@ def by_list_alone(memory: Unavailable, sees_all: bool) -> Condition:
 
 
 def could_not_look(why: Unavailable) -> Condition:
-    """Unknown, because an instrument did not answer."""
+    """Unknown, because an instrument did not answer; a fault where the driver said that the device is broken."""
     # Without what changes from look to look: a report goes out only when something changed.
+    if why.reason is Reason.GPU_LOST and _BROKEN.search(why.detail):
+        return Condition("fault", f"{why.reason}: {why.detail} ({why.instrument})")
     return Condition("unknown", f"could not look: {why.reason} ({why.instrument})")
 
 

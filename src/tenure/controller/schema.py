@@ -98,6 +98,7 @@ class QuarantineView(View):
     cause: str
     detail: str
     since: float
+    clears_itself: bool
 
 
 class DeviceView(View):
@@ -121,9 +122,18 @@ class DeviceView(View):
     condition: ConditionView
     contended: ContendedView | None
     quarantine: QuarantineView | None
+    recoveries: list[float]
+    draining: str | None
     labels: dict[str, Any]
     facts: dict[str, Any]
     version: int
+
+
+class Operated(View):
+    """The device after an operator's act; one that was retired is named, and there no longer."""
+
+    device: DeviceView | None
+    retired: str | None
 
 
 class DeviceList(View):
@@ -271,6 +281,7 @@ ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None
     ("post", "/v1/shutdown"): (202, {"application/json": Going}, (409,)),
     ("get", "/v1/devices"): (200, {"application/json": DeviceList}, ()),
     ("get", "/v1/devices/{name}"): (200, {"application/json": DeviceView}, (404,)),
+    ("post", "/v1/devices/{name}/operate"): (200, {"application/json": Operated}, (403, 404, 409, 507)),
     ("post", "/v1/explain"): (200, {"application/json": ExplainView}, ()),
     ("post", "/v1/jobs"): (201, {"application/json": Submitted, NDJSON: Line}, (404, 409, 507)),
     ("get", "/v1/jobs"): (200, {"application/json": JobList}, ()),

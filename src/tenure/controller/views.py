@@ -47,7 +47,14 @@ def device_view(state: FleetState, device: Device, now: float) -> dict[str, Any]
         else {"detail": device.contended.detail, "by": list(device.contended.by)},
         "quarantine": None
         if quarantine is None
-        else {"cause": str(quarantine.cause), "detail": quarantine.detail, "since": quarantine.since},
+        else {
+            "cause": str(quarantine.cause),
+            "detail": quarantine.detail,
+            "since": quarantine.since,
+            "clears_itself": quarantine.clears_itself,
+        },
+        "recoveries": list(device.recoveries),
+        "draining": device.draining,
         "labels": label.to_dict(device.labels),
         "facts": dict(device.facts),
         "version": device.version,

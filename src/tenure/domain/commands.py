@@ -45,6 +45,17 @@ class ExpireQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class Operate:
+    """An operator's act on a device, with its reason on record: ``drain``, ``resume``, ``quarantine``, ``clear`` or
+    ``retire``. Whoever asks has the right to: that is settled before."""
+
+    device: str
+    act: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OfferedDevice:
     """One device of an agent's inventory. ``high_water`` is the highest token its host ever accepted."""
 
@@ -176,6 +187,7 @@ Command: TypeAlias = (
     | Submit
     | Cancel
     | ExpireQueued
+    | Operate
     | Register
     | LoseContact
     | ReportStarted

@@ -39,22 +39,35 @@ class Cause(StrEnum):
 
 SELF_CLEARING = frozenset({Cause.WORKER_LOST, Cause.LEASE_EXPIRED, Cause.REGISTRATION, Cause.DIRTY})
 
+#: So many recoveries of a device by itself within so many seconds are the last: after them somebody has to look.
+FLAPS, FLAP_WINDOW_S = 3, 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a device may not be leased, with the full text of what was seen and since when (UTC seconds)."""
+    """Why a device may not be leased, with the full text of what was seen and since when (UTC seconds).
+
+    ``by_hand``: no look ends it any more, because the device recovered by itself too often of late.
+    """
 
     cause: Cause
     detail: str
     since: float
+    by_hand: bool = False
+
+    @property
+    def clears_itself(self) -> bool:
+        """Whether a look that refutes it ends it."""
+        return self.cause in SELF_CLEARING and not self.by_hand
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What the agent last saw on a device outside any lease.
 
-    ``outcome`` is ``clear`` (looked, nobody there), ``occupied`` (somebody is) or ``unknown`` (could not look, with
-    the reason in ``detail``). ``by`` names who is there, as far as it is visible.
+    ``outcome`` is ``clear`` (looked, nobody there), ``occupied`` (somebody is), ``unknown`` (could not look, with
+    the reason in ``detail``) or ``fault`` (the device itself answered that it is broken, such as one that fell off the
+    bus). ``by`` names who is there, as far as it is visible.
     """
 
     outcome: str
@@ -72,7 +85,8 @@ class Device:
 
     ``token`` is the highest fencing token ever granted or learned for its UUID; ``lease`` the live lease, if any,
     and ``lease_ending`` whether that lease's job is over. ``contact`` says that its agent is connected. ``since`` is
-    the UTC time of the last change of state and ``version`` the number of the event that made it.
+    the UTC time of the last change of state and ``version`` the number of the event that made it. ``recoveries`` are
+    the times (UTC) of its latest recoveries by itself, at most ``FLAPS`` of them.
     """
 
     name: str
@@ -91,6 +105,7 @@ class Device:
     lease_ending: bool = False
     condition: Condition = NOT_LOOKED
     quarantine: Quarantine | None = None
+    recoveries: tuple[float, ...] = ()
     draining: str | None = None
     contended: Condition | None = None
     labels: Labels = field(default_factory=dict)
@@ -126,7 +141,7 @@ def state_of(device: Device) -> DeviceState:
         return DeviceState.UNHEALTHY
     if device.lease is not None:
         return DeviceState.ENDING if device.lease_ending else DeviceState.BUSY
-    if device.condition.outcome == "unknown":
+    if device.condition.outcome in ("unknown", "fault"):  # a fault that was cleared by hand: until the next look
         return DeviceState.UNKNOWN
     if device.condition.outcome != "clear":
         return DeviceState.OCCUPIED

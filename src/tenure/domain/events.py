@@ -86,19 +86,45 @@ class DeviceContended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceQuarantined(Event):
-    """A device may not be leased until its cause is gone."""
+    """A device may not be leased until its cause is gone; with ``by_hand`` until somebody says that it is."""
 
     device: str
     cause: str
     detail: str
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCleared(Event):
-    """A quarantine ended, by proof from the host or by a human declaration (then ``actor`` is that human)."""
+    """A quarantine ended: by proof from the host (``itself``), or because ``actor``, a human, declared it."""
 
     device: str
     proof: str
+    itself: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDrained(Event):
+    """An operator takes a device out of service: what runs on it runs on, and nothing new begins."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResumed(Event):
+    """An operator puts a drained device back into service."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRetired(Event):
+    """An operator takes a device that no host offers any more off the books."""
+
+    device: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 from tenure.domain import events as ev
 from tenure.domain import job as jobs
 from tenure.domain import label
-from tenure.domain.device import MOVES, Cause, Condition, Device, DeviceState, Quarantine, state_of
+from tenure.domain.device import FLAPS, MOVES, Cause, Condition, Device, DeviceState, Quarantine, state_of
 from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.refusal import IllegalMoveError
 from tenure.domain.replacing import replaced
@@ -180,12 +180,33 @@ def _device_contended(state: FleetState, event: ev.DeviceContended) -> None:
 
 def _device_quarantined(state: FleetState, event: ev.DeviceQuarantined) -> None:
     device = state.devices[event.device]
-    quarantine = Quarantine(Cause(event.cause), event.detail, event.at)
+    quarantine = Quarantine(Cause(event.cause), event.detail, event.at, event.by_hand)
     _put_device(state, replaced(device, quarantine=quarantine), event.at)
 
 
 def _device_cleared(state: FleetState, event: ev.DeviceCleared) -> None:
-    _put_device(state, replaced(state.devices[event.device], quarantine=None), event.at)
+    device = state.devices[event.device]
+    recoveries = (*device.recoveries, event.at)[-FLAPS:] if event.itself else ()
+    _put_device(state, replaced(device, quarantine=None, recoveries=recoveries), event.at)
+
+
+def _device_drained(state: FleetState, event: ev.DeviceDrained) -> None:
+    _put_device(state, replaced(state.devices[event.device], draining=event.reason), event.at)
+
+
+def _device_resumed(state: FleetState, event: ev.DeviceResumed) -> None:
+    _put_device(state, replaced(state.devices[event.device], draining=None), event.at)
+
+
+def _device_retired(state: FleetState, event: ev.DeviceRetired) -> None:
+    """Its token stays: should the device come back, its tokens go on from there (I4)."""
+    device = state.devices.pop(event.device)
+    if state.uuids.get(device.uuid) == device.name:
+        del state.uuids[device.uuid]
+    state.devices_of_agent[device.agent].discard(device.name)
+    state.queue.set_ready(device.name, False)
+    state.queue.refit(device.name, set())
+    state.touched[("devices", device.name)] = None
 
 
 def _token_floor_raised(state: FleetState, event: ev.TokenFloorRaised) -> None:
@@ -317,6 +338,9 @@ _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {
     ev.DeviceContended: _device_contended,
     ev.DeviceQuarantined: _device_quarantined,
     ev.DeviceCleared: _device_cleared,
+    ev.DeviceDrained: _device_drained,
+    ev.DeviceResumed: _device_resumed,
+    ev.DeviceRetired: _device_retired,
     ev.TokenFloorRaised: _token_floor_raised,
     ev.JobSubmitted: _job_submitted,
     ev.AttemptSeen: _attempt_seen,

@@ -20,6 +20,7 @@ from tenure.domain.evolve import evolve
 from tenure.domain.explain import describe_mismatch
 from tenure.domain.grants import grantable, grants
 from tenure.domain.job import Ending, JobState, Outcome
+from tenure.domain.operate import operate
 from tenure.domain.pieces import ended
 from tenure.domain.queue import Requirement, order_of
 from tenure.domain.refusal import Refusal
@@ -172,6 +173,7 @@ _DECIDE: Mapping[type[Any], Callable[[FleetState, Any, float], Decision]] = {
     cmd.Submit: _submit,
     cmd.Cancel: _cancel,
     cmd.ExpireQueued: _expire_queued,
+    cmd.Operate: operate,
     cmd.Register: register,
     cmd.LoseContact: _lose_contact,
     cmd.ReportStarted: reports.started,

@@ -56,6 +56,7 @@ def _touched(state: FleetState, after: Iterable[ev.Event]) -> set[str]:
                 ev.LeaseReleased(device=device)
                 | ev.DeviceObserved(device=device)
                 | ev.DeviceCleared(device=device)
+                | ev.DeviceResumed(device=device)
                 | ev.DeviceRegistered(device=device)
             ):
                 names.add(device)

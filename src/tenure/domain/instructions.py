@@ -87,6 +87,25 @@ def on_register(state: FleetState, agent: str, known: Iterable[KnownAttempt]) ->
     return told
 
 
+def floors(state: FleetState, agent: str, known: Iterable[KnownAttempt]) -> dict[str, int]:
+    """UUID -> the highest token that an agent must never start again, whatever became of its own record (A2, I5).
+
+    The token of an attempt that may still have to be started there is left out, unless the agent knows it.
+    """
+    held = {(record.job, record.attempt) for record in known}
+    found: dict[str, int] = {}
+    for name in state.devices_of_agent.get(agent, ()):
+        device = state.devices[name]
+        token = state.tokens.get(device.uuid, 0)
+        lease = state.leases.get(device.lease or "")
+        if lease is not None and (lease.job, lease.attempt) not in held:
+            job = state.jobs.get(lease.job)
+            if job is not None and job.attempt == lease.attempt and job.started_at is None and lease.state == "held":
+                token = lease.token - 1
+        found[device.uuid] = token
+    return found
+
+
 def _attempts_on(state: FleetState, agent: str) -> set[tuple[str, int]]:
     names = state.devices_of_agent.get(agent, set())
     leases = (state.devices[name].lease for name in names)

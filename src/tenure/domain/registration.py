@@ -8,7 +8,7 @@ from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain import label
 from tenure.domain.device import Device
-from tenure.domain.pieces import observed, self_cleared
+from tenure.domain.pieces import faulted, observed, self_cleared
 from tenure.domain.state import FleetState
 
 
@@ -90,6 +90,8 @@ def _offer(
         decided.append(ev.TokenFloorRaised(at=now, actor=actor, uuid=device.uuid, token=device.high_water))
     if known is None or known.condition != device.condition:
         decided.append(observed(device.name, device.condition, now, actor))
+    if known is not None:
+        decided += faulted(known, device.condition, now, actor)
     if known is not None and known.lease is None:
         decided += self_cleared(known, device.condition, now, actor)
     return decided

@@ -13,7 +13,7 @@ from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain.device import Cause
 from tenure.domain.job import Ending, Job, JobState, Lease, Outcome
-from tenure.domain.pieces import ended, observed, self_cleared
+from tenure.domain.pieces import ended, faulted, observed, quarantined, self_cleared
 from tenure.domain.state import FleetState
 
 #: A start refused this often ends the job: an agent that keeps refusing will not change its mind by itself.
@@ -99,6 +99,7 @@ def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
     """Releases each lease whose device was proved empty of it; quarantines where something is left (I8)."""
     actor = f"agent:{report.agent}"
     decided: list[ev.Event] = []
+    lost = isinstance(report, cmd.ReportEnded) and report.outcome.ending is Ending.LOST
     for lease in state.live_leases(report.job, report.attempt):
         seen = report.proofs.get(lease.device)
         if seen is None:
@@ -107,13 +108,13 @@ def _proved(state: FleetState, report: Any, now: float) -> list[ev.Event]:
         if seen.outcome == "unknown":
             if lease.token == device.token and device.condition != seen:
                 decided.append(observed(device.name, seen, now, actor))
+            if lost and device.quarantine is None:  # nobody can say what became of what ran there
+                decided.append(quarantined(device, Cause.WORKER_LOST, seen.detail, now, actor))
+        elif seen.outcome == "fault":
+            decided += faulted(device, seen, now, actor)
         elif seen.outcome == "dirty":
             if device.quarantine is None:
-                decided.append(
-                    ev.DeviceQuarantined(
-                        at=now, actor=actor, device=device.name, cause=str(Cause.DIRTY), detail=seen.detail
-                    )
-                )
+                decided.append(quarantined(device, Cause.DIRTY, seen.detail, now, actor))
         elif seen.outcome in ("clear", "occupied"):
             if lease.token == device.token:
                 # Under an older token than the host's highest (the ledger was restored) it says nothing of the newer.
@@ -205,4 +206,4 @@ def device_seen(state: FleetState, report: cmd.ReportDevice, now: float) -> list
     decided: list[ev.Event] = []
     if seen != device.condition:
         decided.append(observed(device.name, seen, now, actor))
-    return decided + self_cleared(device, seen, now, actor)
+    return decided + faulted(device, seen, now, actor) + self_cleared(device, seen, now, actor)

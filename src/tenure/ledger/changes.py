@@ -31,14 +31,17 @@ class Changes:
         self.tokens: list[Row] = []
         self.devices: list[Row] = []
         self.devices_moved: list[Row] = []
+        self.devices_gone: list[Row] = []
         self.jobs: list[Row] = []
         self.jobs_moved: list[Row] = []
         self.leases: list[Row] = []
         self.leases_moved: list[Row] = []
         for table, key in state.touched:
             if table == "devices":
-                device = state.devices[key]
-                if key in registered:
+                device = state.devices.get(key)
+                if device is None:
+                    self.devices_gone.append((key,))
+                elif key in registered:
                     self.devices.append(rows.device_row(device))
                 else:
                     self.devices_moved.append(rows.device_moving(device))

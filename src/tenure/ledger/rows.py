@@ -181,6 +181,7 @@ DEVICE_MOVING = (
     "lease_ending",
     "condition",
     "quarantine",
+    "recoveries",
     "draining",
     "contended",
     "version",
@@ -201,7 +202,8 @@ def device_moving(device: Device) -> Row:
         device.lease,
         device.lease_ending,
         _condition_text(device.condition),
-        None if quarantine is None else _encode([str(quarantine.cause), quarantine.detail, quarantine.since]),
+        None if quarantine is None else _quarantine_text(quarantine),
+        _encode(device.recoveries) if device.recoveries else "[]",
         device.draining,
         None if contended is None else _condition_text(contended),
         device.version,
@@ -227,8 +229,8 @@ def device_from(row: Mapping[str, Any]) -> Device:
     """The device of a row, as it was when it was written."""
     quarantine = None
     if row["quarantine"] is not None:
-        cause, detail, since = json.loads(row["quarantine"])
-        quarantine = Quarantine(Cause(cause), detail, since)
+        cause, detail, since, *by_hand = json.loads(row["quarantine"])
+        quarantine = Quarantine(Cause(cause), detail, since, bool(by_hand and by_hand[0]))
     return Device(
         **{
             **{name: row[name] for name in DEVICE},
@@ -237,9 +239,14 @@ def device_from(row: Mapping[str, Any]) -> Device:
             "facts": json.loads(row["facts"]),
             "condition": _condition(row["condition"]),
             "quarantine": quarantine,
+            "recoveries": tuple(json.loads(row["recoveries"])),
             "contended": None if row["contended"] is None else _condition(row["contended"]),
         }
     )
+
+
+def _quarantine_text(quarantine: Quarantine) -> str:
+    return _encode([str(quarantine.cause), quarantine.detail, quarantine.since, quarantine.by_hand])
 
 
 @lru_cache(256)  # most of them say "clear"

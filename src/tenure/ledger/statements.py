@@ -80,6 +80,8 @@ class Statements:
         self.tokens = upsert(tables.tokens, rows.TOKEN, "uuid")
         self.devices = upsert(tables.devices, rows.DEVICE, "name")
         self.devices_moved = update(tables.devices, rows.DEVICE_MOVING)
+        gone = sa.delete(tables.devices).where(tables.devices.c.name == sa.bindparam("to_name"))
+        self.devices_gone = Prepared(gone, ("name",), dialect)
         self.jobs = insert(tables.jobs, rows.JOB)
         self.jobs_moved = update(tables.jobs, rows.JOB_MOVING)
         self.leases = insert(tables.leases, rows.LEASE)

@@ -117,6 +117,7 @@ class Ledger:
             do.agents.run(cursor, changes.agents)
             do.tokens.run(cursor, changes.tokens)
             do.devices.run(cursor, changes.devices)
+            do.devices_gone.run(cursor, changes.devices_gone)
             do.jobs.run(cursor, changes.jobs)
             # Leases that end make room for those that begin: one live lease a device holds after every statement.
             moved = do.leases_moved.run(cursor, changes.leases_moved)

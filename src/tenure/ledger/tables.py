@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 #: The schema this code writes. Alembic's own table holds it, so that Alembic need not be imported to compare.
-REVISION = "0001"
+REVISION = "0002"
 
 METADATA = MetaData(
     naming_convention={
@@ -114,6 +114,7 @@ devices = Table(
     Column("lease_ending", Boolean, nullable=False),
     Column("condition", Text, nullable=False),
     Column("quarantine", Text),
+    Column("recoveries", Text, nullable=False, server_default=text("'[]'")),
     Column("draining", Text),
     Column("contended", Text),
     Column("version", _NUMBER, nullable=False),

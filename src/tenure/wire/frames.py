@@ -5,6 +5,7 @@ Each side sends its wire version first and the two may differ by one. Fields tha
 version may add but never take away; the previous version's messages are kept as captures.
 
 Version 2 added reports of the kind ``notice``; a controller of version 1 acknowledges them and shows nothing.
+It also added ``floors`` to the welcome.
 
 Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``beat``, and output.
 Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
@@ -60,7 +61,7 @@ def read(cls: type[T], body: Any) -> T:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise TenureError(
-            "invalid_request", f"{cls.__name__}: {where}: {first['msg']}", facts={"field": where}
+            "invalid_request", f"{getattr(cls, '__name__', cls)}: {where}: {first['msg']}", facts={"field": where}
         ) from error
 
 
@@ -114,6 +115,16 @@ def read_report(frame: Mapping[str, Any], agent: str) -> cmd.Command:
         raise TenureError("invalid_request", "a report without a body")
     command: cmd.Command = read(cls, {**body, "agent": agent})
     return command
+
+
+def welcome(wire: int, controller: str, floors: Mapping[str, int]) -> str:
+    """The controller's first frame. ``floors``: device UUID -> the highest token that may not come again."""
+    return dumps({"type": "welcome", "wire": wire, "controller": controller, "floors": floors})
+
+
+def read_floors(frame: Mapping[str, Any]) -> dict[str, int]:
+    """The floors of a welcome; none from a controller of version 1."""
+    return read(dict[str, int], frame.get("floors") or {})
 
 
 def instruction(told: Instruction) -> str:

@@ -212,3 +212,44 @@ def test_a_compacted_journal_is_the_same_state() -> None:
     for event in snapshot(host.state):
         evolve(again, event)
     assert again == host.state
+
+
+def test_a_floor_fences_what_this_host_has_forgotten_and_lowers_nothing() -> None:
+    host = Host()
+    host.tell(r.FloorsGiven({"GPU-g0": 5, "GPU-g1": 2}))
+    assert host.state.high_water == {"GPU-g0": 5, "GPU-g1": 2}
+    host.tell(r.FloorsGiven({"GPU-g0": 3}))
+    assert host.state.high_water["GPU-g0"] == 5
+    assert decide(host.state, r.FloorsGiven({"GPU-g0": 5})) == ([], [])
+    host.tell(start(token=5))
+    assert host.last().kind == "refused"
+    host.tell(r.Looked("j1", 1, {"g0": CLEAR}))
+    assert host.tell(start("j2", token=6)) == [r.Spawn(("j2", 1))]
+
+
+def test_a_stop_of_what_a_forgetful_host_once_ran_is_answered_as_lost() -> None:
+    host = Host()
+    host.tell(r.FloorsGiven({"GPU-g0": 1}), StopJob("j1", 1, grants(1), "over"))
+    body = host.last().body
+    assert (host.last().kind, body["outcome"]["ending"]) == ("ended", "lost")
+
+
+def test_a_notice_is_owed_until_it_is_acknowledged_and_none_comes_after_the_proof() -> None:
+    host = Host().running()
+    notice = {"kind": "idle_soon", "words": "w", "utc": 1.0, "facts": {}}
+    (effect,) = host.tell(r.Noticed("j1", 1, notice))
+    report = host.last()
+    assert effect == r.Send(report.seq)
+    assert (report.kind, report.body["notice"], report.body["tokens"]) == ("notice", notice, {"g0": 1})
+    assert report in owed(host.state)
+    host.tell(r.Ended("j1", 1, DONE, 0, {"g0": CLEAR}))
+    assert decide(host.state, r.Noticed("j1", 1, notice)) == ([], [])
+
+
+def test_an_attempt_that_overran_is_ended_once_and_its_first_reason_stands() -> None:
+    host = Host().running()
+    assert host.tell(r.Overran("j1", 1, "max runtime")) == [r.Signal(("j1", 1))]
+    assert host.tell(r.Overran("j1", 1, "idle")) == []
+    assert host.state.attempts[("j1", 1)].stop == "max runtime"
+    host.tell(r.Ended("j1", 1, DONE, 0))
+    assert host.tell(r.Overran("j1", 1, "late")) == []

@@ -258,3 +258,20 @@ def test_a_warning_is_made_once_whatever_the_agent_forgets() -> None:
     use = fleet.state.jobs["j1"].use
     assert use is not None
     assert use["announcements"] == [first, other]
+
+
+# -- notices -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_notice_is_kept_once_under_its_own_token_and_not_without_end() -> None:
+    fleet = Fleet().running()
+    told = cmd.ReportNotice("a", "j1", 1, fleet.tokens(), {"kind": "k", "words": "w", "utc": 1.0, "facts": {}})
+    assert [event.kind for event in fleet.tell(told).events] == ["job_noticed"]
+    assert fleet.tell(told).events == []
+    stale = replace(told, tokens={"h:g0": fleet.state.devices["h:g0"].token - 1}, notice={"kind": "other"})
+    assert fleet.tell(stale).ignored
+    for number in range(100):
+        fleet.tell(replace(told, notice={"kind": "k", "words": str(number), "utc": 1.0, "facts": {}}))
+    assert len(fleet.state.jobs["j1"].notices) == 64
+    fleet.tell(fleet.ended())
+    assert fleet.state.jobs["j1"].notices[0] == told.notice

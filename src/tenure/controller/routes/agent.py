@@ -16,7 +16,7 @@ from tenure.controller.logs import Log
 from tenure.controller.routes import Service
 from tenure.controller.service import Controller
 from tenure.domain import commands as cmd
-from tenure.domain.instructions import on_register
+from tenure.domain.instructions import floors, on_register
 from tenure.errors import TenureError
 from tenure.wire import frames
 
@@ -83,7 +83,7 @@ async def _welcome(socket: WebSocket, caller: Principal, service: Controller) ->
         service.links.remove(link)
         raise
     link.heard_at = time.monotonic()
-    link.send(frames.dumps({"type": "welcome", "wire": wire, "controller": service.user}))
+    link.send(frames.welcome(wire, service.user, floors(service.state, register.agent, register.known)))
     link.welcomed = True
     for told in on_register(service.state, register.agent, register.known):
         link.send(frames.instruction(told))

@@ -11,8 +11,12 @@ from tenure.controller.auth import Caller
 from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.controller.routes.jobs import canonical_selector
+from tenure.controller.views import device_view
+from tenure.domain import commands as cmd
+from tenure.domain.device import Device
 from tenure.domain.explain import reasons
 from tenure.domain.queue import Requirement
+from tenure.domain.state import FleetState
 from tenure.errors import TenureError
 
 router = APIRouter(prefix="/v1", tags=["devices"])
@@ -33,6 +37,38 @@ async def show_device(name: str, caller: Caller, service: Service) -> Response:
     """One device, by its full name or by what follows the host where that is unambiguous."""
     await service.writer.settled()
     state = service.state
+    return Response(service.shown.text(state, named(state, name), time.time()), media_type="application/json")
+
+
+class OperateBody(BaseModel):
+    """An operator's act, and why."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    act: str = Field(pattern="^(drain|resume|quarantine|clear|retire)$")
+    reason: str = Field(min_length=1, max_length=500)
+
+
+@router.post("/devices/{name}/operate")
+async def operate(name: str, body: OperateBody, caller: Caller, service: Service) -> Response:
+    """Takes a device out of service or back into it, clears its quarantine, or takes it off the books.
+
+    The reason stays on record. Gives the device as it is then; one that was retired is there no longer.
+    """
+    if not caller.is_admin:
+        raise TenureError("not_permitted", f"{caller.name} is no admin, and only an admin may {body.act} a device")
+    await service.writer.settled()
+    device = named(service.state, name)
+    await service.decide(cmd.Operate(device.name, body.act, caller.name, body.reason))
+    await service.writer.settled()
+    found = service.state.devices.get(device.name)
+    if found is None:
+        return reply({"device": None, "retired": device.name})
+    return reply({"device": device_view(service.state, found, time.time()), "retired": None})
+
+
+def named(state: FleetState, name: str) -> Device:
+    """A device by its full name, or by what follows the host where that is unambiguous; raises ``unknown_device``."""
     matches = [name] if name in state.devices else [d for d in state.devices if d.split(":", 1)[-1] == name]
     if len(matches) != 1:
         names = sorted(matches or state.devices)
@@ -43,8 +79,7 @@ async def show_device(name: str, caller: Caller, service: Service) -> Response:
             do="the devices are: " + (", ".join(names[:20]) + more or "none yet"),
             facts={"device": name, "devices": names},
         )
-    text = service.shown.text(state, state.devices[matches[0]], time.time())
-    return Response(text, media_type="application/json")
+    return state.devices[matches[0]]
 
 
 class ExplainBody(BaseModel):
