@@ -33,8 +33,17 @@ class Companion(Protocol):
 
 
 def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
-    """Who watches beside this attempt."""
-    return ()
+    """Who watches beside this attempt. What one needs is loaded where there is one: a plain start waits for nobody."""
+    found: list[Companion] = []
+    attempt = shell.state.attempts.get(run.key)
+    spec = attempt.spec if attempt is not None else None
+    if attempt is None or spec is None:
+        return found
+    if spec.max_runtime_s or spec.idle_timeout_s or shell.options.bounds:
+        from tenure.agent.bounds import BoundsWatch
+
+        found.append(BoundsWatch(shell, run, attempt))
+    return found
 
 
 class Beside:

@@ -58,12 +58,12 @@ def _offer(shell: Shell, device: AgentDevice) -> OfferedDevice:
         high_water=shell.state.high_water.get(device.uuid, 0),
         condition=standing(shell, device),
         labels={key: label.to_dict() for key, label in device.found.labels.items()},
-        facts=_facts(device),
+        facts=_facts(shell, device),
     )
 
 
-def _facts(device: AgentDevice) -> dict[str, Any]:
-    """What is known of the device, unknowns with their reason."""
+def _facts(shell: Shell, device: AgentDevice) -> dict[str, Any]:
+    """What is known of the device, unknowns with their reason, and what it allows its jobs where that is set."""
     found = device.found
     told: dict[str, Any] = {"source": found.source, "mig_parent": found.mig_parent}
     readings: dict[str, Reading[Any]] = {
@@ -76,4 +76,7 @@ def _facts(device: AgentDevice) -> dict[str, Any]:
     }
     for name, reading in readings.items():
         told[name] = {"unknown": str(reading.reason)} if isinstance(reading, Unavailable) else reading.value
+    allowed = shell.options.ceilings_of(device.name)
+    if allowed is not None:
+        told["bounds"] = allowed.facts
     return told

@@ -12,10 +12,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenure.errors import TenureError
 from tenure.paths import Layout
+
+if TYPE_CHECKING:
+    from tenure.domain.ceilings import Ceilings
 
 #: Names a folder with a ``libnvidia-ml.so.1`` to load instead of the system's. Its devices are always simulated.
 LIBRARY_DIR_VARIABLE = "TENURE_NVML_LIBRARY_DIR"
@@ -31,7 +34,8 @@ class Options:
     give a dead job's memory back before what is left is called dirty. ``resting``: device name -> commands that always
     sit there. ``claims_dir``: where claims lie, for containers that share a folder under another path than the
     machine's own (two agents on two folders do not exclude each other). ``library_dir``: from the environment, see
-    ``LIBRARY_DIR_VARIABLE``.
+    ``LIBRARY_DIR_VARIABLE``. ``bounds``: device name, in full or without its host, or ``default`` -> what it allows its
+    jobs; what a device leaves out is as in ``default``.
     """
 
     sim: bool = False
@@ -46,6 +50,12 @@ class Options:
     claims_dir: str = ""
     resting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library_dir: Path | None = None
+    bounds: Mapping[str, Ceilings] = field(default_factory=dict)
+
+    def ceilings_of(self, device: str) -> Ceilings | None:
+        """What the device of that full name allows its jobs; None where nothing is set."""
+        names = (device, device.rpartition(":")[2], "default")
+        return next((self.bounds[name] for name in names if name in self.bounds), None)
 
 
 _PERIODS = ("sample_every_s", "watch_every_s", "discover_every_s", "beat_every_s", "settle_s")
@@ -59,13 +69,14 @@ def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:
     own = body.get("agent", {})
     if not isinstance(own, dict):
         raise _bad(layout, "agent", "is no object")
-    known = {f.name for f in fields(Options)} - {"sim", "library_dir", "resting"}
+    known = {f.name for f in fields(Options)} - {"sim", "library_dir", "resting", "bounds"}
     for key in known & own.keys():
         settings[key] = _checked(layout, key, own[key])
     resting = own.get("resting", {})
     if not isinstance(resting, dict) or not all(isinstance(v, list) for v in resting.values()):
         raise _bad(layout, "agent.resting", "is no object of lists of commands")
     settings["resting"] = {str(name): tuple(map(str, commands)) for name, commands in resting.items()}
+    settings["bounds"] = _bounds(layout, own.get("bounds", {}))
     given = environ.get(LIBRARY_DIR_VARIABLE, "")
     settings["library_dir"] = Path(given) if given else None
     return Options(**settings)
@@ -100,6 +111,22 @@ def _checked(layout: Layout, key: str, value: Any) -> Any:
     if not isinstance(value, wanted):
         raise _bad(layout, f"agent.{key}", f"is {value!r}, not of type {wanted.__name__}")
     return value
+
+
+def _bounds(layout: Layout, told: Any) -> dict[str, Ceilings]:
+    if not told:
+        return {}
+    from tenure.domain.ceilings import ceilings_from
+
+    if not isinstance(told, dict) or not all(isinstance(one, dict) for one in told.values()):
+        raise _bad(layout, "agent.bounds", "is no object of objects, one a device")
+    found = {}
+    for name, own in told.items():
+        try:
+            found[str(name)] = ceilings_from({**told.get("default", {}), **own})
+        except ValueError as error:
+            raise _bad(layout, f"agent.bounds.{name}", str(error)) from error
+    return found
 
 
 def _bad(layout: Layout, key: str, what: str) -> TenureError:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from tenure.agent.instants import convert, cpu_of
 from tenure.domain import use
-from tenure.domain.reading import Reading, Reason, Value
+from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
+from tenure.domain.use_instant import Work, read_instant
 from tenure.domain.use_json import decode
 from tenure.durable import FramedLog, read_frames
 from tenure.errors import TenureError
@@ -45,7 +46,8 @@ class JobSampler:
 
     ``devices`` maps the UUIDs of the leased GPUs to their names. ``pids`` collects every process the tree was seen to
     have, as (pid -> start ticks). ``gpu_open``: at the last look the tree had something open that a context needs.
-    ``period_s``: the seconds from one instant to the next.
+    ``period_s``: the seconds from one instant to the next. ``note_quiet``: since when the devices do nothing is kept
+    too, for whoever asks ``quiet``.
     """
 
     def __init__(self, path: Path, devices: Mapping[str, str], *, period_s: float = 1.0) -> None:
@@ -56,6 +58,8 @@ class JobSampler:
         self.looked_at = float("-inf")
         self.trouble = ""
         self.gpu_open = False
+        self.note_quiet = False
+        self._quiet: Reading[float] | None = None
         self._path = path
         self._log: FramedLog | None = None
         self._fold = use.begin_job([])
@@ -145,11 +149,40 @@ class JobSampler:
         if not told:
             return None
         self._append({"utc": time.time(), "samples": [use.to_dict(sample) for sample in told]})
+        if self.note_quiet:
+            self._quiet = self._still_quiet(told)
         self._fold = use.observe_job(self._fold, told)
         at = max(sample.at for sample in told)
         if at - self._folded_at >= FOLD_EVERY_S:
             self._keep_fold(at)
         return self._judge(at)
+
+    def _still_quiet(self, told: Sequence[use.DeviceSample]) -> Reading[float]:
+        """Since when every device was seen at every instant without certain or possible work of the job."""
+        at, before = min(sample.at for sample in told), self._quiet
+        by_name = {sample.device: sample for sample in told}
+        for state in self._fold.devices:
+            sample = by_name.get(state.device)
+            if sample is None:
+                detail = f"{state.device} was not looked at"
+                return Unavailable(Reason.SAMPLING_GAP, at, "bounds.gpu", Scope.DEVICE, detail)
+            instant = read_instant(sample, state.baseline, state.known)
+            if instant.work is Work.SEEN:
+                return Value(at, at, "bounds.gpu", Scope.DEVICE)
+            if not instant.no_work:
+                cause = instant.work_cause or next(iter((*instant.causes, *instant.look_causes)))
+                detail = f"{state.device}: {cause.instrument}: {cause.detail or cause.reason}"
+                return Unavailable(cause.reason, at, "bounds.gpu", Scope.DEVICE, detail)
+        whole = isinstance(before, Value) and at - before.at <= self.limits.max_gap_s
+        return Value(before.value if isinstance(before, Value) and whole else at, at, "bounds.gpu", Scope.DEVICE)
+
+    def quiet(self, now: float) -> Reading[float]:
+        """Since when no device was seen at work, as of the reading's own ``at``; unavailable where that is not known
+        of the last instant, or that one is too long ago."""
+        if self._quiet is None or now - self._quiet.at > self.limits.max_gap_s:
+            gap = "no instant yet" if self._quiet is None else f"no instant for {now - self._quiet.at:.1f} s"
+            return Unavailable(Reason.SAMPLING_GAP, now, "bounds.gpu", Scope.DEVICE, gap)
+        return self._quiet
 
     def _remember(self, tree: Sequence[proc.ProcEntry]) -> None:
         for entry in tree:

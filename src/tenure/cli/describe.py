@@ -6,7 +6,7 @@ import sys
 
 from tenure.cli import session, streaming
 from tenure.cli.options import Command, Given, Option, usage_error
-from tenure.cli.text import ago, clean, command_line, paint, say, table
+from tenure.cli.text import ago, clean, command_line, paint, say, span, table
 from tenure.errors import TenureError
 from tenure.sdk.transport import Transport, quote
 
@@ -84,13 +84,24 @@ def _device(d: Mapping[str, Any]) -> None:
             ("quarantine", f"{quarantine['cause']}: {quarantine['detail']}" if quarantine else None),
             ("contended", contended["detail"] if contended else None),
             ("seen there", ", ".join(d["condition"]["by"]) or None),
+            *_allowed(d),
         ]
     )
     if d["labels"]:
         rows = [[name, *_label(label)] for name, label in sorted(d["labels"].items())]
         say("\n" + table(["LABEL", "VALUE", "SOURCE", "NOTE"], rows))
-    if d["facts"]:
-        say("\n" + table(["FACT", "VALUE"], sorted([k, "-" if v is None else v] for k, v in d["facts"].items())))
+    facts = {k: "-" if v is None else v for k, v in d["facts"].items() if k != "bounds"}
+    if facts:
+        say("\n" + table(["FACT", "VALUE"], sorted([k, v] for k, v in facts.items())))
+
+
+def _allowed(d: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What holds for a job that leaves a bound out, and the most that a job may ask for."""
+    if not d["facts"].get("bounds"):
+        return [("max runtime", "none by default"), ("idle timeout", "none by default")]
+    from tenure.domain.ceilings import Ceilings
+
+    return list(zip(("max runtime", "idle timeout"), Ceilings.of(d["facts"]).words, strict=True))
 
 
 def _label(label: object) -> list[object]:
@@ -119,6 +130,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("command", command_line(j["argv"])),
             ("directory", j["cwd"] or "(a scratch folder of its own)"),
             ("asked for", ", ".join(filter(None, asked)) or "any device"),
+            ("bounds", _bounds(j)),
             ("leases", leases),
             ("simulated", ", ".join(j["simulated"])),
             ("waits", f"place {j['position']}: {j['reason']}" if j["position"] else None),
@@ -130,8 +142,22 @@ def _job(j: Mapping[str, Any]) -> None:
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
             *_warnings(j),
+            *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
         ]
     )
+
+
+def _bounds(j: Mapping[str, Any]) -> str:
+    """The bounds it asked for; those that held are known of one that is over."""
+    spec, held = j["spec"], ((j["outcome"] or {}).get("stats") or {}).get("bounds") or {}
+    said = []
+    for name, key in (("max runtime", "max_runtime_s"), ("idle timeout", "idle_timeout_s")):
+        seconds = held.get(key) if spec.get(key) is None else spec[key]
+        if seconds is not None:
+            said.append(f"{name} {span(seconds)}" if seconds else f"no {name}")
+    if said and spec.get("idle_signal") == "output":
+        said.append("idle by its output alone")
+    return ", ".join(said)
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

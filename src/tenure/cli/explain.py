@@ -6,7 +6,7 @@ import sys
 
 from tenure.cli import session
 from tenure.cli.options import Command, Given, Option
-from tenure.cli.text import paint, say, table, terminal_columns, whole
+from tenure.cli.text import duration, paint, say, table, terminal_columns, whole
 from tenure.errors import CODES
 
 COMMAND = Command(
@@ -17,6 +17,8 @@ COMMAND = Command(
         Option("-d --device", "DEVICE", "this device, by name"),
         Option("--select", "SELECTOR", "the selector, if not given as a word"),
         Option("--count", "N", "so many devices of one host (1)", read=whole),
+        Option("--max-runtime", "TIME", "a job's max runtime, which a device may not allow", read=duration),
+        Option("--idle-timeout", "TIME", "a job's idle timeout, which a device may not allow", read=duration),
     ),
     most=1,
 )
@@ -25,18 +27,20 @@ COMMAND = Command(
 def main(given: Given) -> int:
     """Exit status 0 where enough devices match, 67 where not."""
     select = given.words[0] if given.words else given.text("select")
-    return show(given.text("device"), select, given.value("count", 1), json=given.json)
+    return show(given, select)
 
 
-def show(device: str, select: str, count: int, *, json: bool) -> int:
+def show(given: Given, select: str) -> int:
     """The table of one request."""
-    body = {"device": device or None, "select": select, "count": count}
+    count = given.value("count", 1)
+    body = {"device": given.text("device") or None, "select": select, "count": count}
+    body |= {"max_runtime_s": given.value("max-runtime"), "idle_timeout_s": given.value("idle-timeout")}
     told = session.transport().call("POST", "/v1/explain", body)
     devices = told["devices"]
     matching = [name for name, row in devices.items() if row["reason"] == "matches"]
     hosts = [name.rpartition(":")[0] for name in matching]
     enough = any(hosts.count(host) >= count for host in hosts)
-    if json:
+    if given.json:
         from json import dumps
 
         sys.stdout.write(dumps({**told, "enough": enough}) + "\n")

@@ -10,10 +10,14 @@ from tenure.cli.text import note, whole
 from tenure.sdk.following import Following
 from tenure.sdk.transport import query, quote, unreachable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 COMMAND = Command(
     "logs",
     "JOB",
-    "Print a job's output as it is now, each of its two streams on the one it was written to.",
+    "Print a job's output as it is now, each of its two streams on the one it was written to; then its host's notices.",
     (
         Option("-f --follow", "", "go on until the job is over"),
         Option("--offset", "N", "begin at this byte of the whole output (0)", read=whole),
@@ -38,9 +42,12 @@ def main(given: Given) -> int:
         return 0
     from binascii import a2b_base64
 
+    record: dict[str, Any] = {}
     try:
         for event in connection.lines("GET", f"/v1/jobs/{quote(name)}/output{query({'offset': offset})}"):
-            if event["type"] == "output":
+            if event["type"] == "job":
+                record = event["job"]
+            elif event["type"] == "output":
                 screen.write(event["stream"], a2b_base64(event["data"]))
             elif event["type"] == "gap":
                 note(f"{event['bytes']} bytes from byte {event['offset']} on are missing here: {event['why']}")
@@ -48,6 +55,7 @@ def main(given: Given) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         raise unreachable(connection.path, str(error)) from error
+    streaming.notices(record, 0, screen)
     return 0
 
 

@@ -64,7 +64,7 @@ def main(given: Given) -> int:
     if given.flag("explain"):
         from tenure.cli import explain
 
-        return explain.show(given.text("device"), given.text("select"), given.value("count", 1), json=given.json)
+        return explain.show(given, given.text("select"))
     if given.flag("strict") and given.flag("detach"):
         raise usage_error(
             COMMAND, "--strict tells of the end, and --detach does not wait for it; rc wait --strict does"

@@ -46,12 +46,14 @@ class Screen:
 
 
 def show(following: Following, screen: Screen) -> dict[str, Any]:
-    """Streams until the job is over; gives its record. A warning about its use is shown once, when it is made."""
-    waiting = False
+    """Streams until the job is over; gives its record. A warning about its use is shown once, when it is made; so is
+    each notice, and those on record before are part of the log that is shown from here."""
+    waiting, told = False, 0
     said: set[str] | None = None
     for event in following:
         kind = event["type"]
         if kind in ("job", "ended"):
+            told = notices(event["job"], told, screen)
             said = _warn(event["job"], said, screen, new=following.submits and kind == "ended")
         if kind == "output":
             screen.write(event["stream"], event["data"])
@@ -66,6 +68,15 @@ def show(following: Following, screen: Screen) -> dict[str, Any]:
     screen.close_line()
     assert following.record is not None
     return following.record
+
+
+def notices(job: Mapping[str, Any], told: int, screen: Screen) -> int:
+    """Shows what the job's host had to say beside the output, from the ``told``-th on; gives how many there are."""
+    found = job.get("notices") or ()
+    for one in found[told:]:
+        screen.close_line()
+        note(f"notice: {one.get('words') or one.get('kind')}")
+    return max(told, len(found))
 
 
 def _warn(job: Mapping[str, Any], said: set[str] | None, screen: Screen, *, new: bool) -> set[str]:

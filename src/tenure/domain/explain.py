@@ -9,19 +9,42 @@ from tenure.domain.device import DeviceState
 from tenure.domain.job import Job
 from tenure.domain.queue import Requirement
 from tenure.domain.refusal import Refusal
-from tenure.domain.state import FleetState
+from tenure.domain.state import FleetState, objection_of
 
 
 def reasons(state: FleetState, need: Requirement) -> dict[str, str]:
-    """For every device of the fleet: ``matches`` with its present state, or the first condition that fails."""
-    if need.device is not None:
-        return {name: "matches" if name == need.device else "another name" for name in sorted(state.devices)}
+    """For every device of the fleet: ``matches``, or the first condition that fails; what was asked for of the device
+    goes before the bounds of the job."""
     wanted = selectors.parse(need.select)
     told: dict[str, str] = {}
     for name in sorted(state.devices):
-        failed = [f for f in selectors.check(wanted, state.devices[name].labels) if f.outcome != "matches"]
-        told[name] = failed[0].words if failed else "matches"
+        device = state.devices[name]
+        if need.device is not None:
+            failed = [] if name == need.device else ["another name"]
+        else:
+            failed = [f.words for f in selectors.check(wanted, device.labels) if f.outcome != "matches"]
+        against = objection_of(device, need) if not failed else None
+        told[name] = failed[0] if failed else against.words if against is not None else "matches"
     return told
+
+
+def describe_bound(state: FleetState, need: Requirement) -> Refusal:
+    """The refusal of a request for which there are devices, of which too few allow its bounds."""
+    against = {}
+    for name in sorted(state.named(need, state.devices.values())):
+        found = objection_of(state.devices[name], need)
+        if found is not None:
+            against[name] = found
+    name, first = next(iter(against.items()))
+    facts = {"device": name, **first.facts, "devices": {name: found.words for name, found in against.items()}}
+    if need.device is not None:
+        return Refusal("bound_refused", f"{name} {first.words}", f"ask for what it allows: {first.do}", facts)
+    # What helps on all of them, where they agree on it; else each is listed with its own.
+    kinds = {found.do for found in against.values()}
+    do = f"ask for what they allow: {first.do}" if len(kinds) == 1 else "ask for what one of them allows, or for others"
+    listed = "".join(f"\n  {name} {found.words}: {found.do}" for name, found in list(against.items())[:20])
+    what = f"of the devices that fit {need.select!r}" if need.select else "of the devices here"
+    return Refusal("bound_refused", f"{what}, too few allow the job's bounds:{listed}", do, facts)
 
 
 def describe_mismatch(state: FleetState, need: Requirement, by_host: Mapping[str, int]) -> Refusal:
@@ -52,6 +75,10 @@ def waiting(state: FleetState, job: Job) -> tuple[int, str]:
     position = 1 + sum(1 for order in found.waiting.values() if order < job.order)
     fits = [state.devices[name] for name in sorted(found.fits)]
     if not fits:
+        for name in sorted(state.named(need, state.devices.values())):
+            against = objection_of(state.devices[name], need)
+            if against is not None:
+                return position, f"no device that fits allows its bounds now: {name} {against.words}"
         return position, "no device that fits is known now"
     held = {device.name for device in fits if device.state is DeviceState.READY}
     told = [f"{device.name} is {device.words}" for device in fits if device.name not in held]

@@ -17,7 +17,7 @@ from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain import reports
 from tenure.domain.evolve import evolve
-from tenure.domain.explain import describe_mismatch
+from tenure.domain.explain import describe_bound, describe_mismatch
 from tenure.domain.grants import grantable, grants
 from tenure.domain.job import Ending, JobState, Outcome
 from tenure.domain.operate import operate
@@ -27,7 +27,7 @@ from tenure.domain.refusal import Refusal
 from tenure.domain.registration import register
 from tenure.domain.reports import StaleReport
 from tenure.domain.specs import spec_to
-from tenure.domain.state import FleetState
+from tenure.domain.state import FleetState, need_of
 
 Decision: TypeAlias = "list[ev.Event] | Refusal"
 
@@ -90,7 +90,7 @@ def _submit(state: FleetState, command: cmd.Submit, now: float) -> Decision:
                 {"job": known[0]},
             )
     spec = command.spec
-    need = Requirement(spec.device, spec.select, spec.count)
+    need = need_of(spec)
     impossible = _impossible(state, need)
     if impossible is not None:
         return impossible
@@ -124,13 +124,21 @@ def _impossible(state: FleetState, need: Requirement) -> Refusal | None:
     fits = state.fitting(need)
     if fits and need.count == 1:
         return None
-    by_host: dict[str, int] = {}
-    for name in fits:
-        host = state.devices[name].host
-        by_host[host] = by_host.get(host, 0) + 1
+    by_host = _by_host(state, fits)
     if by_host and max(by_host.values()) >= need.count:
         return None
+    enough = _by_host(state, state.named(need, state.devices.values()))
+    if enough and max(enough.values()) >= need.count:  # there are devices for it, and they do not allow its bounds
+        return describe_bound(state, need)
     return describe_mismatch(state, need, by_host)
+
+
+def _by_host(state: FleetState, names: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in names:
+        host = state.devices[name].host
+        found[host] = found.get(host, 0) + 1
+    return found
 
 
 def _busy(state: FleetState, need: Requirement) -> Refusal:

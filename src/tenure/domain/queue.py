@@ -30,11 +30,16 @@ def order_of(arrival: float, priority: int, sequence: int) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a class of jobs asks for: one named device, or ``count`` devices of one host that fit a selector."""
+    """What a class of jobs asks for: one named device, or ``count`` devices of one host that fit a selector.
+
+    The bounds asked for (None: the device's default) are part of it, since a device may not allow them.
+    """
 
     device: str | None
     select: str
     count: int
+    max_runtime_s: float | None = None
+    idle_timeout_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tenure.domain import selector as selectors
+from tenure.domain.ceilings import Ceilings, Objection, objection
 from tenure.domain.device import Device
-from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.job import Job, JobSpec, JobState, Lease
 from tenure.domain.queue import Queue, Requirement
 
 
@@ -28,6 +29,18 @@ class AgentRecord:
     contact: bool
     seen_at: float
     version: int = 0
+
+
+def need_of(spec: JobSpec) -> Requirement:
+    """What a specification asks for."""
+    return Requirement(spec.device, spec.select, spec.count, spec.max_runtime_s, spec.idle_timeout_s)
+
+
+def objection_of(device: Device, need: Requirement) -> Objection | None:
+    """Why a device does not allow the bounds that are asked for, or None where it does."""
+    if "bounds" not in device.facts:
+        return None
+    return objection(Ceilings.of(device.facts), need.max_runtime_s, need.idle_timeout_s)
 
 
 class FleetState:
@@ -57,7 +70,7 @@ class FleetState:
 
     def need_of(self, job: Job) -> Requirement:
         """The requirement under which a job waits."""
-        return Requirement(job.spec.device, job.spec.select, job.spec.count)
+        return need_of(job.spec)
 
     def fitting(self, need: Requirement) -> set[str]:
         """Every registered device that fits a requirement, whatever its state."""
@@ -65,7 +78,11 @@ class FleetState:
         return found.fits if found is not None else self.match(need, self.devices.values())
 
     def match(self, need: Requirement, among: Iterable[Device]) -> set[str]:
-        """Which of some devices fit a requirement, by name and labels alone."""
+        """Which of some devices fit a requirement: by name or labels, and by the bounds that they allow."""
+        return self.named(need, (device for device in among if objection_of(device, need) is None))
+
+    def named(self, need: Requirement, among: Iterable[Device]) -> set[str]:
+        """Which of some devices fit by name or labels, whatever bounds they allow."""
         if need.device is not None:
             return {device.name for device in among if device.name == need.device}
         wanted = selectors.parse(need.select)

@@ -90,12 +90,15 @@ class ExplainBody(BaseModel):
     device: str | None = None
     select: str = ""
     count: int = Field(1, ge=1, le=1024)
+    max_runtime_s: float | None = Field(None, ge=0, le=10 * 365 * 86_400, allow_inf_nan=False)
+    idle_timeout_s: float | None = Field(None, ge=0, le=10 * 365 * 86_400, allow_inf_nan=False)
 
 
 @router.post("/explain")
 async def explain(body: ExplainBody, caller: Caller, service: Service) -> Response:
     """For each device: whether it matches and its state, or the first condition that fails. Submits nothing."""
-    need = Requirement(body.device, canonical_selector(body.select), body.count)
+    select = canonical_selector(body.select)
+    need = Requirement(body.device, select, body.count, body.max_runtime_s, body.idle_timeout_s)
     await service.writer.settled()
     state = service.state
     told = {
