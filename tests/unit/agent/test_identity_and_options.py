@@ -58,6 +58,13 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
         tmp_path, {"sim": "4xH100", "agent": {"sample_every_s": 0.5, "resting": {"h:gpu0": ["Xorg"]}, "new": 1}}
     )
     assert (found.sim, found.sample_every_s, found.resting) == (True, 0.5, {"h:gpu0": ("Xorg",)})
+    bounds = {"default": {"idle_timeout": "2h"}, "gpu0": {"max_runtime": 60}, "h:gpu0": {"max_runtime": 30}}
+    bound = settings(tmp_path, {"agent": {"bounds": bounds}})
+    for device, limits in (("h:gpu0", (30.0, 7200.0)), ("i:gpu0", (60.0, 7200.0)), ("h:gpu1", (None, 7200.0))):
+        ceilings = bound.ceilings_of(device)
+        assert ceilings is not None
+        assert (ceilings.max_runtime_s, ceilings.idle_timeout_s) == limits
+    assert found.ceilings_of("h:gpu0") is None
     named = options.load(Layout(tmp_path, "n" * 32), {options.LIBRARY_DIR_VARIABLE: "/lib/sim"})
     assert named.library_dir == Path("/lib/sim")
 
@@ -71,6 +78,9 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
         ({"agent": {"beat_every_s": True}}, r"agent\.beat_every_s"),
         ({"agent": {"host": 3}}, r"agent\.host"),
         ({"agent": {"resting": {"h:gpu0": "Xorg"}}}, r"agent\.resting"),
+        ({"agent": {"bounds": {"gpu0": "2h"}}}, r"agent\.bounds"),
+        ({"agent": {"bounds": {"gpu0": {"max_runtime": "soon"}}}}, r"agent\.bounds\.gpu0.*'soon'"),
+        ({"agent": {"bounds": {"default": {"max_runtime": 9}, "g": {"max_runtime_ceiling": 5}}}}, r"agent\.bounds\.g"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path, body: object, names: str) -> None:
