@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from tenure.agent import adopt
+from tenure.agent.control import Control
 from tenure.agent.spawner import PROGRAM, Spawner, Started
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 DEADLINE_S = 20.0
+SUBREAPER = Control("subreaper")
 
 # Every test program gets this in front. `ready` tells the test that the tree stands; `lead` is how the leader goes on.
 PRELUDE = """
@@ -106,11 +108,11 @@ class Running:
 
 
 class Floor:
-    """Starts attempts under one control (``cgroup_parent`` given or not), and ends whatever is left."""
+    """Starts attempts under one kind of control (the subreaper where none is given), and ends whatever is left."""
 
-    def __init__(self, root: Path, cgroup_parent: str | None = None, program: Path = PROGRAM) -> None:
+    def __init__(self, root: Path, control: Control = SUBREAPER, program: Path = PROGRAM) -> None:
         self.root = root
-        self.cgroup_parent = cgroup_parent
+        self.control = control
         self.spawner = Spawner(program)
         self.runs: list[Running] = []
         self._numbers = itertools.count(1)
@@ -129,7 +131,8 @@ class Floor:
             "cwd": str(self.root),
             "env": {"PATH": os.environ["PATH"], "TENURE_TEST": mark, "RC_JOB_ID": job, "RC_ATTEMPT": "1"},
             "grace_s": 0.1,
-            "cgroup_parent": self.cgroup_parent,
+            "control": self.control.kind,
+            "cgroup_parent": self.control.parent,
             "nudge": None,
         }
         (folder / "spec.json").write_text(json.dumps(whole | spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,22 @@ def test_a_mount_that_shows_another_part_is_passed_over(tmp_path: Path) -> None:
     assert "no cgroup2 hierarchy" in found.reason
 
 
+FREEZER = "32 24 0:28 {root} {point} rw,nosuid - cgroup cgroup rw,{names}\n"
+
+
+def test_the_freezer_is_found_alone_and_beside_another_controller(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for names in ("freezer", "cpu,freezer", "freezer,pids"):
+        mounts = V1 + V2.format(root="/", point="/nowhere") + FREEZER.format(root="/", point=tmp_path, names=names)
+        (tmp_path / "mountinfo").write_text(mounts)
+        (tmp_path / "own").write_text(f"9:memory:/other\n4:{names}:/mine\n0::/elsewhere\n")
+        found = cgroups.probe(tmp_path / "mountinfo", tmp_path / "own", "freezer")
+        assert found == cgroups.Found(None, f"{tmp_path}/mine/tenure: no freezer.state"), names
+    (tmp_path / "mountinfo").write_text(V1)
+    found = cgroups.probe(tmp_path / "mountinfo", tmp_path / "own", "freezer")
+    assert found == cgroups.Found(None, "no cgroup v1 freezer hierarchy is mounted")
+
+
 def test_a_mount_of_a_part_is_counted_from_that_part(tmp_path: Path) -> None:
     point = tmp_path / "with space"
     (point / "job").mkdir(parents=True)
@@ -51,14 +68,15 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
     assert found.reason.startswith("/proc/tenure: ")
 
 
-def test_what_works_here_works_from_end_to_end() -> None:
-    found = cgroups.probe()
+@pytest.mark.parametrize("kind", ["cgroup2", "freezer"])
+def test_what_works_here_works_from_end_to_end(kind: cgroups.Kind) -> None:
+    found = cgroups.probe(kind=kind)
     if found.parent is None:
-        pytest.skip(f"no cgroup v2 for jobs here: {found.reason}")
+        pytest.skip(f"no {kind} for jobs here: {found.reason}")
     parent = Path(found.parent)
     assert parent.name == "tenure"
-    assert not [entry for entry in parent.iterdir() if entry.name.startswith("probe-")]
-    nested = parent / "nested-test" / "below"
+    assert not (parent / f"probe-{os.getpid()}").exists()
+    nested = parent / f"nested-test-{os.getpid()}" / "below"
     nested.mkdir(parents=True)
     assert survivors.cgroup_pids(nested.parent) == []
     assert survivors.remove_cgroup(nested.parent)

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from tests.integration.supervised import Floor, alive, until
 
-from tenure.agent import adopt, cgroups, survivors
+from tenure.agent import adopt, survivors
 from tenure.agent.adopt import Alive, Ended, Lost, examine
+from tenure.agent.control import choose
 from tenure.agent.spawner import Spawner, StartRefused, StartUnknown
 
 
@@ -327,7 +328,7 @@ async def test_a_folder_without_a_usable_spec_is_refused_and_nothing_comes_of_it
 async def test_a_spawner_that_does_not_answer_leaves_the_start_unknown(tmp_path: Path) -> None:
     mute = tmp_path / "mute.py"
     mute.write_text("import sys\nsys.stdin.buffer.raw.read(1)\nimport time\ntime.sleep(100)\n")
-    made = Floor(tmp_path, None, mute)
+    made = Floor(tmp_path, program=mute)
     folder, _ = made.prepare(["/bin/true"])
     spawner = Spawner(mute, timeout_s=0.3)
     with pytest.raises(StartUnknown):
@@ -444,13 +445,11 @@ time.sleep(0.1); ready(); forever()
 """
 
 
-@pytest.mark.parametrize("control", ["subreaper", "cgroup2"])
+@pytest.mark.parametrize("control", ["subreaper", "cgroup2", "freezer"])
 async def test_the_tree_of_a_killed_supervisor_is_found_and_killed(floor: Floor, control: str) -> None:
-    if control == "cgroup2":
-        parent = cgroups.probe()
-        if parent.parent is None:
-            pytest.skip(f"no cgroup v2 for jobs here: {parent.reason}")
-        floor.cgroup_parent = parent.parent
+    floor.control = choose(control)
+    if floor.control.kind != control:
+        pytest.skip(f"no {control} for jobs here: {floor.control.reason}")
     run = await floor.python(SURVIVORS)
     await run.ready()
     os.kill(run.started.pid, signal.SIGKILL)
@@ -464,9 +463,9 @@ async def test_the_tree_of_a_killed_supervisor_is_found_and_killed(floor: Floor,
     assert len(before) >= 5
     assert {s.pid for s in seen.survivors} >= before & set(alive(run.mark))
     assert seen.complete
-    # Without the mark only the cgroup is proof that nobody hides.
+    # Without the mark only a cgroup is proof that nobody hides.
     unmarked = replace(lost.identity, mark=None) if lost.identity else None
-    assert survivors.census(job, int(attempt), unmarked).complete == (control == "cgroup2")
+    assert survivors.census(job, int(attempt), unmarked).complete == (control != "subreaper")
     outcome = await survivors.kill(job, int(attempt), lost.identity)
     assert alive(run.mark) == []
     assert outcome.last.survivors == ()

@@ -1,8 +1,7 @@
-"""A job is its whole process tree: whatever it does, nothing of it is alive once exit.json exists.
+"""A job is its whole process tree: how its end is asked for, waited for and told, and ends at any instant whatever.
 
-One suite of escapes runs against both controls (cgroup2 with cgroup.kill, and the subreaper alone) and against the
-three ways to end: a stop with its grace, a kill, and a leader that ends by itself. Outside tools judge: /proc, by a
-marker that every member carries.
+What each kind of control must hold against every escape is in tests/contract/test_tree_control.py. Outside tools judge
+here too: /proc, by a marker that every member carries.
 """
 
 from __future__ import annotations
@@ -17,201 +16,27 @@ from pathlib import Path
 import pytest
 from tests.integration.supervised import PRELUDE, PYTHON, Floor, Running, alive, tool, until
 
-from tenure.agent import cgroups
+from tenure.agent.control import choose
 from tenure.agent.spawner import PROGRAM
 
-# Each tells what must not get away. The leader calls ready() when the tree stands.
-ESCAPES = {
-    "setsid": """
-if os.fork() == 0:
-    os.setsid(); ignore(); ready(); forever()
-lead() if not NATURAL else (time.sleep(0.05), lead())
-""",
-    "double fork": """
+DOUBLE_FORK = """
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         ignore(); ready(); forever()
     os._exit(0)
 os.wait(); time.sleep(0.05); lead()
-""",
-    "ignores TERM, leader and child": """
-ignore()
-if os.fork() == 0:
-    ready(); forever()
-time.sleep(0.05); lead()
-""",
-    "trap starts new processes": """
-def trap(number, frame):
-    if os.fork() == 0:
-        os.setsid(); ignore()
-        if os.fork() == 0:
-            forever()
-        forever()
-signal.signal(signal.SIGTERM, trap)
-if os.fork() == 0:
-    ready(); forever()
-time.sleep(0.05); lead()
-""",
-    "another name and no environment": """
-if os.fork() == 0:
-    os.setsid()
-    code = "import signal,time,os;signal.signal(15,signal.SIG_IGN);os.write(1,b'ready\\\\n');time.sleep(1000)"
-    os.execve(sys.executable, ["[kworker/7:7]", "-I", "-S", "-c", code, MARK], {})
-time.sleep(0.1); lead()
-""",
-    "closed descriptors": """
-if os.fork() == 0:
-    ready(); os.setsid(); os.closerange(0, 256); ignore()
-    if os.fork() == 0:
-        forever()
-    os._exit(0)
-os.wait(); lead()
-""",
-    "stopped child": """
-child = os.fork()
-if child == 0:
-    ignore(); os.kill(os.getpid(), signal.SIGSTOP); forever()
-os.waitpid(child, os.WUNTRACED); ready(); lead()
-""",
-    "stopped leader group": """
-child = os.fork()
-if child == 0:
-    os.setpgid(0, 0); ignore(); os.kill(os.getpid(), signal.SIGSTOP); forever()
-os.waitpid(child, os.WUNTRACED); ready(); lead()
-""",
-    "zombies nobody waits for": """
-if os.fork() == 0:
-    os.setsid(); ignore()
-    for _ in range(5):
-        if os.fork() == 0:
-            os._exit(0)
-    ready(); forever()
-time.sleep(0.1); lead()
-""",
-    "suspended in vfork": """
-if os.fork() == 0:
-    os.setsid(); ignore(); ready()
-    if LIBC.vfork() == 0:
-        while True:
-            LIBC.pause()
-time.sleep(0.1); lead()
-""",
-    "first thread ended": """
-if os.fork() == 0:
-    import _thread
-    os.setsid(); ignore()
-    _thread.start_new_thread(forever, ())
-    time.sleep(0.05); ready()
-    LIBC.syscall(60 if os.uname().machine == "x86_64" else 93, 0)
-time.sleep(0.15); lead()
-""",
-    "a subreaper of its own": """
-if os.fork() == 0:
-    LIBC.prctl(36, 1, 0, 0, 0); os.setsid(); ignore()
-    for _ in range(3):
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                forever()
-            os._exit(0)
-    ready(); forever()
-time.sleep(0.1); lead()
-""",
-    "respawns what dies": """
-if os.fork() == 0:
-    os.setsid(); ignore()
-    for _ in range(3):
-        if os.fork() == 0:
-            forever()
-    ready()
-    while True:
-        os.wait()
-        if os.fork() == 0:
-            forever()
-time.sleep(0.1); lead()
-""",
-    "fork storm": """
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid(); ignore()
-        while True:
-            if os.fork() == 0:
-                if os.fork() == 0:
-                    os.setsid()
-                time.sleep(0.05); os._exit(0)
-            time.sleep(0.002)
-time.sleep(0.1); ready(); lead()
-""",
-    "hops from process to process": """
-if os.fork() == 0:
-    ignore(); ready()
-    while True:
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-time.sleep(0.05); lead()
-""",
-}
-
-
-@pytest.fixture(scope="module")
-def cgroup_parent() -> str:
-    found = cgroups.probe()
-    if found.parent is None:
-        pytest.skip(f"no cgroup v2 for jobs here: {found.reason}")
-    return found.parent
+"""
 
 
 @pytest.fixture(params=["subreaper", "cgroup2"])
 async def floor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Floor]:
-    parent = request.getfixturevalue("cgroup_parent") if request.param == "cgroup2" else None
-    made = Floor(tmp_path, parent)
+    control = choose(request.param)
+    if control.kind != request.param:
+        pytest.skip(f"no {request.param} for jobs here: {control.reason}")
+    made = Floor(tmp_path, control)
     yield made
     await made.close()
-
-
-def control_of(run: Running) -> str:
-    text = (run.folder / "supervisor.json").read_text()
-    return "cgroup2" if '"control": "cgroup2"' in text else "subreaper"
-
-
-@pytest.mark.parametrize("escape", ESCAPES)
-async def test_nothing_of_the_tree_is_alive_once_exit_json_exists(floor: Floor, escape: str) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        for end in ("stop", "kill", "natural"):
-            tasks.create_task(nothing_is_alive(floor, escape, end), name=end)
-
-
-async def nothing_is_alive(floor: Floor, escape: str, end: str) -> None:
-    run = await floor.python(ESCAPES[escape], natural=end == "natural")
-    await run.ready()
-    if end == "natural":
-        record = await run.ended()
-        left = alive(run.mark)
-        assert (record["kind"], record["code"], record["stopped"]) == ("exited", 7, False)
-        assert record["stragglers"] >= 1
-    else:
-        assert len(alive(run.mark)) >= 1
-        _ = run.stop() if end == "stop" else run.kill()
-        record = await run.ended()
-        left = alive(run.mark)
-        assert (record["stopped"], record["stragglers"], record["kind"]) == (True, 0, "signaled")
-        assert record["signal"] in (9, 15)
-    assert left == []
-    assert record["tree_empty"] is True
-    assert control_of(run) == ("cgroup2" if floor.cgroup_parent else "subreaper")
-    if floor.cgroup_parent:
-        name = f"tenure-{record['job']}.{record['attempt']}"
-        assert not (Path(floor.cgroup_parent) / name).exists(), "the job's cgroup was left"
-
-
-async def test_stragglers_are_counted_and_the_code_stays_the_commands_own(floor: Floor) -> None:
-    run = await floor.shell("sleep 1000 & (setsid sleep 1000 &) ; sleep 1000 & exit 3")
-    record = await run.ended()
-    assert (record["kind"], record["code"], record["stragglers"], record["killed"]) == ("exited", 3, 3, False)
-    assert alive(run.mark) == []
 
 
 async def test_a_straggler_that_ignores_term_is_killed_after_the_settling_time(floor: Floor) -> None:
@@ -237,11 +62,6 @@ time.sleep(0.05); sys.exit(0)
     record = await run.ended()
     assert run.output.endswith(b"flushed\n")
     assert (record["killed"], record["stragglers"]) == (False, 1)
-
-
-async def test_nothing_is_counted_where_nothing_outlived_the_command(floor: Floor) -> None:
-    record = await (await floor.shell("sleep 0.01 & wait; exit 5")).ended()
-    assert (record["code"], record["stragglers"], record["killed"], record["stopped"]) == (5, 0, False, False)
 
 
 async def test_a_stop_leaves_the_grace_to_those_who_use_it(floor: Floor) -> None:
@@ -400,19 +220,19 @@ async def test_two_hundred_ends_at_random_instants_leave_nobody(floor: Floor) ->
 def leader_only(tmp_path: Path) -> Path:
     """The supervisor with one guard removed: it takes the leader's end for the end of the tree."""
     text = PROGRAM.read_text()
-    guard = "return self.reap() and not (self.cgroup and "
+    guard = "return self.reap() and not any("
     assert text.count(guard) == 1
     mutant = tmp_path / "mutant.py"
-    mutant.write_text(text.replace(guard, "return (self.reap() or self.over) and not (False and "))
+    mutant.write_text(text.replace(guard, "return (self.reap() or self.over) and not any("))
     return mutant
 
 
 async def test_the_observer_catches_a_supervisor_that_kills_the_leader_only(leader_only: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    mutated = Floor(tmp_path / "runs", None, leader_only)
+    mutated = Floor(tmp_path / "runs", program=leader_only)
     try:
         assert await two_hundred_ends(mutated, 1, 20) != []
-        run = await mutated.python(ESCAPES["double fork"])
+        run = await mutated.python(DOUBLE_FORK)
         await run.ready()
         run.stop()
         await run.ended()
@@ -422,6 +242,6 @@ async def test_the_observer_catches_a_supervisor_that_kills_the_leader_only(lead
 
 
 def test_the_prelude_and_the_programs_compile() -> None:
-    for code in (*ESCAPES.values(), MIXED):
+    for code in (DOUBLE_FORK, MIXED):
         compile(PRELUDE + code, "escape", "exec")
     assert PYTHON[-1] == "-c"

@@ -34,8 +34,8 @@ T = TypeVar("T")
 QUICK = {"sample_every_s": 0.5, "watch_every_s": 0.5, "beat_every_s": 0.5, "settle_s": 1.0}
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
-#: Takes the cgroup2 mounts away before going on, in a mount namespace of its own.
-NO_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount -a -t cgroup2 && exec "$0" "$@"')
+#: Takes the cgroup mounts of either version away before going on, in a mount namespace of its own.
+NO_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount -a -t cgroup2,cgroup && exec "$0" "$@"')
 
 
 class ApiError(Exception):

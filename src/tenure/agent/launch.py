@@ -40,6 +40,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
         "env": env,
         "grace_s": spec.grace_s,
         "umask": spec.umask,
-        "cgroup_parent": shell.cgroup_parent,
+        "control": shell.control.kind,
+        "cgroup_parent": shell.control.parent,
         "nudge": str(shell.layout.nudge_sock),
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenure.agent.control import KINDS
 from tenure.errors import TenureError
 from tenure.paths import Layout
 
@@ -35,7 +36,8 @@ class Options:
     sit there. ``claims_dir``: where claims lie, for containers that share a folder under another path than the
     machine's own (two agents on two folders do not exclude each other). ``library_dir``: from the environment, see
     ``LIBRARY_DIR_VARIABLE``. ``bounds``: device name, in full or without its host, or ``default`` -> what it allows its
-    jobs; what a device leaves out is as in ``default``.
+    jobs; what a device leaves out is as in ``default``. ``control``: the kind of control over a job's processes (see
+    ``control.py``), or "auto".
     """
 
     sim: bool = False
@@ -48,6 +50,7 @@ class Options:
     settle_s: float = 3.0
     journal_limit_bytes: int = 8 << 20
     claims_dir: str = ""
+    control: str = "auto"
     resting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library_dir: Path | None = None
     bounds: Mapping[str, Ceilings] = field(default_factory=dict)
@@ -58,6 +61,7 @@ class Options:
         return next((self.bounds[name] for name in names if name in self.bounds), None)
 
 
+_CONTROLS = ("auto", *KINDS)
 _PERIODS = ("sample_every_s", "watch_every_s", "discover_every_s", "beat_every_s", "settle_s")
 
 
@@ -110,6 +114,8 @@ def _checked(layout: Layout, key: str, value: Any) -> Any:
     wanted = type(getattr(Options(), key))
     if not isinstance(value, wanted):
         raise _bad(layout, f"agent.{key}", f"is {value!r}, not of type {wanted.__name__}")
+    if key == "control" and value not in _CONTROLS:
+        raise _bad(layout, "agent.control", f"is {value!r}, not one of {', '.join(_CONTROLS)}")
     return value
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tenure.agent import cgroups, core, restart
+from tenure.agent import control, core, restart
 from tenure.agent import records as r
 from tenure.agent.baseline import Baselines
 from tenure.agent.connection import Connection
@@ -74,7 +74,7 @@ class Shell:
         self.runs = Runs(self)
         self.prover = Prover(self)
         self.monitor = Monitor(self)
-        self.cgroup_parent: str | None = None
+        self.control = control.Control("subreaper")
         self._registered: dict[str, Condition] = {}
         self._output_told: dict[r.Key, float] = {}
         self._forgotten: dict[r.Key, None] = {}
@@ -310,9 +310,11 @@ class Shell:
             first = asyncio.create_task(self._first_discovery())
             await self.spawner.open()
             forever = [first, asyncio.create_task(self.connection.run())]
-            found = await asyncio.to_thread(cgroups.probe)
-            self.cgroup_parent = found.parent
-            log.info("cgroups of jobs: %s", found.reason)
+            self.control = await asyncio.to_thread(control.choose, self.options.control)
+            log.info("control of jobs: %s (%s)", self.control.kind, self.control.reason)
+            if self.control.fell_back:
+                said = "the control asked for does not work here (%s): jobs get %s, which keeps the same promise"
+                log.warning(said, self.control.fell_back, self.control.kind)
             await asyncio.wait([first], timeout=FIRST_LOOK_S)
             self.connection.ready.set()
             self.aside(recover(self))

@@ -4,13 +4,13 @@
 
 The promise: **exit.json exists => no process of the tree is alive.** A child subreaper inherits every orphan below it,
 and a process that is gone has no children; so when waitpid(-1) answers ECHILD no descendant is left, whatever forked,
-changed its session, its name or its descriptors. A cgroup v2, where there is one, adds cgroup.kill and "populated 0".
+changed its session, its name or its descriptors. A cgroup or a PID namespace, where there is one, makes it one stroke.
 
 A stop (SIGTERM: TERM to all, grace, then KILL; SIGUSR1: KILL now) never waits for output or a disk: the main thread
 owns signals and children and touches nothing but /proc and the cgroup until the tree is gone; one thread moves output.
 Signals are blocked from before the fork and fetched with sigtimedwait, so that none can come too early for a handler.
 """
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH119, PTH120, PTH208
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH119, PTH120, PTH208, SIM115
 
 import _thread
 import ctypes
@@ -31,7 +31,8 @@ SETTLE_S = 0.5  # what outlived the command gets SIGTERM and this long (or the g
 CHUNK, DRAIN = 1 << 18, 256  # bytes of a read; reads of a stream once the tree is gone (an outsider may still write)
 RESERVE, EXIT_TRIES = ".exit.tmp", 130  # has its blocks from the start, for a full disk; else ten minutes of trying
 INDEX = struct.Struct("<QIBxxxd")  # offset, length, stream, time; length 0: bytes of that stream were lost here
-PR_SET_NAME, PR_SET_CHILD_SUBREAPER, SYS_CLONE3, CLONE_INTO_CGROUP = 15, 36, 435, 1 << 33
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, SYS_CLONE3, CLONE_INTO_CGROUP = 1, 15, 36, 435, 1 << 33
+CLONE_NEWNS, CLONE_NEWPID, SLAVE_ALL, NO_SUID_DEV_EXEC = 1 << 17, 1 << 29, 1 << 14 | 1 << 19, 0b1110
 RLIMIT_LOCKS = 10  # of asm-generic/resource.h; the resource module has no name for it
 LIBC = ctypes.PyDLL(None, use_errno=True)
 
@@ -61,6 +62,7 @@ class Tree:
     def __init__(self) -> None:
         self.me, self.leader, self.status, self.cgroup, self.ended = os.getpid(), 0, 0, "", (0.0, 0.0)
         self.over, self.stopped, self.killed, self.stragglers = False, False, False, 0  # over: the leader has ended
+        self.kind, self.init = "subreaper", 0  # init: that of the job's PID namespace, a child of ours but no member
 
     def members(self) -> list[Proc]:
         """Every process below this one, dead ones not yet reaped included, parents before their children."""
@@ -72,7 +74,7 @@ class Tree:
         found = children.pop(self.me, [])
         for p in found:  # grows while it is walked
             found += children.pop(p.pid, [])
-        return found
+        return [p for p in found if p.pid != self.init]
 
     def tell(self, *numbers: int) -> list[Proc]:
         """Signals every member, and never a later process that was given its number. Answers who they were."""
@@ -95,17 +97,32 @@ class Tree:
             if count:  # the leader has just ended by itself, and somebody is left
                 self.stragglers, count = sum(p.alive for p in self.members()), False
             if pid == 0:
-                self.stragglers = max(self.stragglers, int(self.over and not self.stopped))  # a look may miss all
+                self.stragglers = max(self.stragglers, int(self.over and not (self.stopped or self.init)))  # or missed
                 return False
+            self.init = 0 if pid == self.init else self.init
             if pid == self.leader:
                 self.over, self.status, self.ended = True, status, (time.time(), time.monotonic())
                 count = not self.stopped
 
     def empty(self) -> bool:
         """The proof: no child is left, and the cgroup (where there is one) has nobody in it."""
-        with suppress(FileNotFoundError):  # the group was removed, which the kernel allows of an empty one only
-            return self.reap() and not (self.cgroup and b"populated 1" in read_file(f"{self.cgroup}/cgroup.events"))
-        return True
+        file, sign = ("cgroup.events", b"populated 1") if self.kind == "cgroup2" else ("cgroup.procs", b"\n")
+        with suppress(FileNotFoundError):  # a group was removed just now: another look is taken
+            return self.reap() and not any(sign in read_file(f"{group}/{file}") for group, *_ in os.walk(self.cgroup))
+        return False
+
+    def strike(self) -> None:
+        """SIGKILL to everybody in the cgroup at one stroke, forks in flight included."""
+        if self.kind == "cgroup2":
+            with suppress(OSError):
+                open(f"{self.cgroup}/cgroup.kill", "wb", 0).write(b"1")
+        for state in (b"FROZEN", b"FROZEN", b"THAWED") if self.kind == "freezer" else ():  # the frozen die when thawed
+            for group, *_ in os.walk(self.cgroup):  # those that the job made too: it may have frozen them itself
+                with suppress(OSError):
+                    for pid in read_file(f"{group}/cgroup.procs").split():
+                        os.kill(int(pid), signal.SIGKILL)
+                with suppress(OSError):
+                    open(f"{group}/freezer.state", "wb", 0).write(state)
 
     def kill_everything(self) -> None:
         """SIGKILL in rounds until the tree is empty; it does not come back before. Newcomers fall in a later round."""
@@ -113,9 +130,7 @@ class Tree:
         while not self.empty():
             found = self.tell(signal.SIGKILL)
             self.killed = self.killed or any(p.alive for p in found)
-            if self.cgroup:
-                with suppress(OSError), open(f"{self.cgroup}/cgroup.kill", "w") as file:
-                    file.write("1")  # forks in flight included
+            self.strike()
             # A group dies in one stroke as well. Only those of children not yet reaped, which keep the number theirs.
             for group in {p.pgid for p in found if p.ppid == self.me} - {os.getpgrp()}:
                 with suppress(OSError):  # nobody left in it
@@ -139,7 +154,11 @@ class Tree:
             if left <= 0:
                 self.kill_everything()
                 break
-            got = signal.sigtimedwait(GATED, left)
+            if self.init and self.over and not self.members():
+                os.kill(self.init, signal.SIGKILL)  # and it ends once everybody has whom the look missed
+            got = signal.sigtimedwait(
+                GATED, min(left, 0.02) if self.init and self.over else left
+            )  # orphans end unheard
             if got and got.si_signo != signal.SIGCHLD:
                 self.reap()  # an end that came before the stop is an end of its own
                 first, self.stopped = not (self.stopped or self.over), self.stopped or not self.over
@@ -248,18 +267,37 @@ class Attempt:
             file.write(json.dumps(self.mine))
 
     def fork(self) -> int:
-        """Into a cgroup where one can be made: by clone3, which spares the milliseconds that moving a process costs."""
-        if parent := self.spec.get("cgroup_parent"):
+        """The command's process, under the kind of control asked for; where that cannot be had, the subreaper alone."""
+        kind, parent = self.spec.get("control", "cgroup2"), self.spec.get("cgroup_parent")
+        if parent:
             with suppress(OSError):
                 self.group = f"{parent}/tenure-{self.spec['job']}.{self.spec['attempt']}"
                 os.mkdir(self.group)
-                os.stat(f"{self.group}/cgroup.kill")
+                os.stat(f"{self.group}/{'freezer.state' if kind == 'freezer' else 'cgroup.kill'}")
+                # By clone3, which spares the milliseconds of moving a process. Into version 1 the child moves itself.
                 args = [CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, os.open(self.group, os.O_RDONLY)]
-                pid = int(LIBC.syscall(SYS_CLONE3, struct.pack("11Q", *args), 88))
+                pid = os.fork() if kind == "freezer" else int(LIBC.syscall(SYS_CLONE3, struct.pack("11Q", *args), 88))
                 if pid >= 0:
-                    self.tree.cgroup = self.group
+                    self.tree.kind, self.tree.cgroup = kind, self.group
                     return pid
         return os.fork()
+
+    def fork_apart(self) -> int:
+        """Into a PID namespace of its own: first its init, then the command, which is our child all the same."""
+        own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        if LIBC.unshare(CLONE_NEWPID) == 0:
+            init = os.fork()
+            if init == 0:
+                LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the job ends with its supervisor
+                LIBC.prctl(PR_SET_NAME, b"tenure-init", 0, 0, 0)
+                os.closerange(0, 1 << 20)
+            while init == 0:  # collects the orphans
+                self.tree.reap()
+                signal.sigwait({signal.SIGCHLD})
+            self.tree.kind, self.tree.init = "pidns", init
+        pid = os.fork()
+        LIBC.setns(own, CLONE_NEWPID)  # one whose children go elsewhere can have no threads
+        return pid
 
     def become_command(self) -> None:
         """Runs in the forked child. Ends in exec, or with one line on the status pipe, which exec closes."""
@@ -271,6 +309,13 @@ class Attempt:
             for number in IGNORED:  # the others are at their default; descriptors are close-on-exec, all of them
                 signal.signal(number, signal.SIG_DFL)
             os.umask(os.umask(0) if spec.get("umask") is None else spec["umask"])
+            doing, hint = f"put it under {self.tree.kind}", 'set "control" to "auto" in embedded.json'
+            if self.tree.kind == "freezer":
+                open(f"{self.group}/cgroup.procs", "wb", 0).write(b"0")
+            if self.tree.kind == "pidns":
+                failed = LIBC.unshare(CLONE_NEWNS) or LIBC.mount(None, b"/", None, SLAVE_ALL, None)
+                if failed or LIBC.mount(b"proc", b"/proc", b"proc", NO_SUID_DEV_EXEC, None):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
             doing, hint = f"enter {spec['cwd']}", "create it on this host, or name another working directory with --cwd"
             os.chdir(spec["cwd"])
             doing, hint = f"run {spec['argv'][0]}", "check its execute bit and its #! line"
@@ -284,7 +329,7 @@ class Attempt:
         os._exit(code)
 
     def start(self) -> None:
-        self.tree.leader = self.fork()
+        self.tree.leader = self.fork_apart() if self.spec.get("control") == "pidns" else self.fork()
         if self.tree.leader == 0:
             self.become_command()
         for fd in (self.status_w, self.output.out_w, self.output.err_w):
@@ -293,7 +338,7 @@ class Attempt:
             os.posix_fallocate(file.fileno(), 0, 16384)
         _thread.start_new_thread(self.output.run, ())
         self.mine |= {"leader_pid": self.tree.leader, "leader_start_ticks": Proc(self.tree.leader).start}
-        self.mine |= {"control": "cgroup2" if self.tree.cgroup else "subreaper", "cgroup": self.tree.cgroup or None}
+        self.mine |= {"control": self.tree.kind, "cgroup": self.tree.cgroup or None}
         with suppress(OSError):  # the disk is full: the first version stands, which names the supervisor
             self.publish(".supervisor.tmp", "w")
             os.rename(".supervisor.tmp", "supervisor.json")
@@ -306,8 +351,9 @@ class Attempt:
         signaled = failure is None and os.WIFSIGNALED(tree.status)
         kind = "spawn_failed" if failure else "signaled" if signaled else "exited"
         code = failure["code"] if failure else None if signaled else os.WEXITSTATUS(tree.status)
-        with suppress(OSError):
-            os.rmdir(self.group)
+        for group, *_ in os.walk(self.group, topdown=False):
+            with suppress(OSError):
+                os.rmdir(group)
         record: dict[str, object] = {"v": 1, **self.names, "kind": kind, "code": code}
         record |= {"error": failure["error"] if failure else trouble, "stopped": tree.stopped, "killed": tree.killed}
         record |= {"signal": os.WTERMSIG(tree.status) if signaled else None, "stragglers": tree.stragglers}
@@ -315,7 +361,7 @@ class Attempt:
         record |= {"output_bytes": output.size, "stdout_bytes": output.seen[1], "stderr_bytes": output.seen[2]}
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024  # the child was a copy of this one until exec
         peak, cpu = usage.ru_maxrss if usage.ru_maxrss > floor else None, usage.ru_utime + usage.ru_stime
-        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None}
+        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None, "control": tree.kind}
         return record | {"max_rss_kb": peak, "cpu_s": cpu, "boot_id": self.mine["boot_id"], "tree_empty": True}
 
 
@@ -333,9 +379,7 @@ def leave_mark() -> int | None:
         ones = 61 if endless else (~limit & (limit + 1)).bit_length() - 1
         if ones >= 15:
             kept = ones // 2
-            own = int.from_bytes(os.urandom(8), "little") % (
-                (1 << ones - kept) - 1
-            )  # never all ones: that is the outer
+            own = int.from_bytes(os.urandom(8), "little") % ((1 << ones - kept) - 1)  # never all ones, like the outer
             mark = (0 if endless else limit >> ones << ones) | own << kept | (1 << kept) - 1
             resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
             return mark

@@ -1,14 +1,16 @@
 """Processes of a job whose supervisor died: found by five signs, and killed in rounds until none is found.
 
     mark         the resource limit their supervisor left them with in /proc/PID/limits (see its ``leave_mark``)
-    cgroup       they sit in the job's cgroup: complete, whatever they did
+    cgroup       they sit in the job's cgroup (version 2, or in the freezer): complete, whatever they did
     leader       the command itself, by pid and start ticks from supervisor.json, and what is in its session
     environment  RC_JOB_ID and RC_ATTEMPT in /proc/PID/environ (as the process was started with)
     descent      children of any of these
 
-Without mark and cgroup one kind escapes: a process that cleared its environment, left the session, and whose parents
-are gone. And a process may be unreadable (another user's, after setuid). Both limits are part of the answer:
-``unreadable`` lists who could not be looked at, and ``complete`` says whether mark or cgroup stood behind it.
+In a PID namespace of the job's own they are dead with its init, which dies with the supervisor; what is found of it
+meanwhile bears the mark. Without mark and cgroup one kind escapes: a process that cleared its environment, left the
+session, and whose parents are gone. And a process may be unreadable (another user's, after setuid). Both limits are
+part of the answer: ``unreadable`` lists who could not be looked at, and ``complete`` says whether mark or cgroup stood
+behind it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Literal
 
 from tenure.agent.adopt import Identity
 
+_INIT, _PF_EXITING = b"tenure-init", 0x4  # of a job's PID namespace (see supervisor.py); of linux/sched.h
 Sign = Literal["mark", "cgroup", "leader", "session", "environment", "descent"]
 
 
@@ -117,6 +120,7 @@ def census(job: str, attempt: int, identity: Identity | None) -> Census:
 async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: float = 10.0) -> Cleared:
     """Kills whoever is left. Each round stops all it finds first, so that nobody forks away from the list, then kills.
 
+    What the supervisor, or the job itself, left frozen is thawed once it has its SIGKILL: what is frozen does not die.
     Ends when a census finds nobody, or after ``timeout_s``: then ``last.survivors`` names who would not die. Who could
     not be read is in ``last.unreadable``. Blocks the loop for the length of a scan of /proc at a time.
     """
@@ -140,11 +144,13 @@ async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: 
                 seen.add((survivor.pid, survivor.start_ticks))
             found = census(job, attempt, identity)
         if identity and identity.cgroup:
-            with contextlib.suppress(OSError):  # no such group any more, or not ours: they are signalled one by one
-                (Path(identity.cgroup) / "cgroup.kill").write_text("1")
+            _write(Path(identity.cgroup) / "cgroup.kill", "1")
         for survivor in found.survivors:
             _signal(survivor, signal.SIGKILL)
             killed.setdefault(survivor.pid, survivor)
+        if identity and identity.cgroup:
+            for group in _groups(Path(identity.cgroup)):
+                _write(group / "freezer.state", "THAWED")
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.25)
 
@@ -153,18 +159,28 @@ def cgroup_pids(group: Path) -> list[int] | None:
     """The processes in a cgroup and those below it; None where the group cannot be read (or is gone)."""
     pids: list[int] = []
     try:
-        for folder in (group, *(p for p in group.rglob("*") if p.is_dir())):
+        for folder in _groups(group):
             pids += [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
     except OSError:
         return None
     return pids
 
 
+def _groups(group: Path) -> list[Path]:
+    """A cgroup and those below it."""
+    return [Path(folder) for folder, *_ in os.walk(group)] or [group]
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes to a file of a cgroup, where it is there and we may: they are signalled one by one as well."""
+    with contextlib.suppress(OSError), path.open("r+") as file:
+        file.write(text)
+
+
 def remove_cgroup(group: Path) -> bool:
     """Removes an empty cgroup and the groups below it. False where one stays (it is not empty, or not ours)."""
     try:
-        below = sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
-        for folder in (*below, group):
+        for folder in reversed(_groups(group)):
             folder.rmdir()
     except FileNotFoundError:
         return True
@@ -236,4 +252,6 @@ def _stat(pid: int) -> _Stat | None:
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
     alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # a zombie with threads: only its first one ended
+    if name == _INIT and int(fields[6]) & _PF_EXITING:
+        alive = False  # it never had anything open, and waits for others to be collected, perhaps by a lazy pid 1
     return _Stat(pid, name.decode(errors="replace"), alive, int(fields[1]), int(fields[3]), int(fields[19]))

@@ -139,6 +139,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("ended", f"{ago(j['ended_at'])} ago" if j["ended_at"] else None),
             ("exit", j["exit_status"]),
             ("output", None if j["output_bytes"] is None else f"{j['output_bytes']} bytes (rc logs {j['id']})"),
+            ("control", (outcome.get("stats") or {}).get("control")),
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
             *_warnings(j),
