@@ -17,4 +17,8 @@ async def make_ready(shell: Shell, attempt: r.Attempt, folder: Path) -> Outcome 
 
     May be repeated for the same attempt by a later agent, and is ended early where the attempt is to be stopped.
     """
+    if attempt.spec is not None and attempt.spec.needs:
+        from tenure.agent import preflight  # a job that asks for nothing need not wait for it
+
+        return await preflight.check(shell, attempt, folder)
     return None

@@ -43,6 +43,10 @@ def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
         from tenure.agent.bounds import BoundsWatch
 
         found.append(BoundsWatch(shell, run, attempt))
+    if spec.needs:
+        from tenure.agent.preflight import Told
+
+        found.append(Told(run.folder))
     return found
 
 

@@ -146,6 +146,10 @@ def _job(j: Mapping[str, Any]) -> None:
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
         ]
     )
+    if spec.get("needs"):
+        from tenure.cli import needs  # only for a job that asked for something
+
+        say("\n" + needs.page(j))
 
 
 def _bounds(j: Mapping[str, Any]) -> str:

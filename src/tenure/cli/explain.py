@@ -9,6 +9,10 @@ from tenure.cli.options import Command, Given, Option
 from tenure.cli.text import duration, paint, say, table, terminal_columns, whole
 from tenure.errors import CODES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 COMMAND = Command(
     "explain",
     "[SELECTOR]",
@@ -30,8 +34,8 @@ def main(given: Given) -> int:
     return show(given, select)
 
 
-def show(given: Given, select: str) -> int:
-    """The table of one request."""
+def show(given: Given, select: str, needs: Sequence[str] = ()) -> int:
+    """The table of one request; ``needs`` are its requirements, which nobody looks at before the job starts."""
     count = given.value("count", 1)
     body = {"device": given.text("device") or None, "select": select, "count": count}
     body |= {"max_runtime_s": given.value("max-runtime"), "idle_timeout_s": given.value("idle-timeout")}
@@ -43,7 +47,7 @@ def show(given: Given, select: str) -> int:
     if given.json:
         from json import dumps
 
-        sys.stdout.write(dumps({**told, "enough": enough}) + "\n")
+        sys.stdout.write(dumps({**told, "enough": enough, **({"needs": list(needs)} if needs else {})}) + "\n")
     else:
         rows = [
             [name, "yes" if row["reason"] == "matches" else "no", row["state"], row["reason"]]
@@ -52,4 +56,8 @@ def show(given: Given, select: str) -> int:
         say(paint(table(["DEVICE", "MATCHES", "STATE", "WHY"], rows, last=terminal_columns())))
         if not enough:
             say(f"{len(matching)} of {len(devices)} devices match; {count} of one host are asked for")
+        if needs:
+            from tenure.cli.needs import explained
+
+            say(explained(needs))
     return 0 if enough else CODES["no_matching_device"].exit

@@ -41,6 +41,14 @@ COMMAND = Command(
             "what counts as doing something: work (output, CPU or GPU work) or output alone",
             choices=("work", "output"),
         ),
+        Option(
+            "--need",
+            "REQUIREMENT",
+            "start only where this is met, such as tool:cmake>=3.20 or lib:cudart; may be repeated",
+            many=True,
+        ),
+        Option("--need-disk", "SIZE", "start only with so much room for its scratch, such as 20G"),
+        Option("--need-mem", "SIZE", "start only with so much memory available"),
         Option("--grace", "TIME", "from TERM to KILL when it is stopped (10s)", read=duration),
         Option(
             "--window", "LIMITS", "limits of the verdict: grace=120,span=56,samples=8,period=1", read=settings.window
@@ -64,7 +72,7 @@ def main(given: Given) -> int:
     if given.flag("explain"):
         from tenure.cli import explain
 
-        return explain.show(given, given.text("select"))
+        return explain.show(given, given.text("select"), _needs(given))
     if given.flag("strict") and given.flag("detach"):
         raise usage_error(
             COMMAND, "--strict tells of the end, and --detach does not wait for it; rc wait --strict does"
@@ -126,9 +134,18 @@ def _request(given: Given) -> dict[str, Any]:
         "max_runtime_s": given.value("max-runtime"),
         "idle_timeout_s": given.value("idle-timeout"),
         "idle_signal": given.text("idle-signal", "work"),
+        "needs": _needs(given),
         "key": given.text("key") or os.urandom(16).hex(),
         "wait": not given.flag("no-wait"),
     }
+
+
+def _needs(given: Given) -> list[str]:
+    if not (given.many("need") or given.text("need-disk") or given.text("need-mem")):
+        return []
+    from tenure.cli import needs  # the grammar, for those who ask for something
+
+    return needs.asked(given)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -136,11 +136,17 @@ def devices_of(job: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (f"{pretended} (simulated)" if pretended else "", real)))
 
 
+#: Ends of jobs whose command was not started.
+_NOT_BEGUN = ("requirement_not_met", "stage_failed")
+
+
 def use_words(job: Mapping[str, Any]) -> str:
     """The verdict of use in one line; always with the word ``simulated`` where a device is."""
     devices = list(job.get("devices") or ())
     if not devices:
         return "no device was leased"
+    if (job.get("outcome") or {}).get("ending") in _NOT_BEGUN:
+        return "nothing was run, so nothing was used"
     use = job.get("use")
     if use is not None and use.get("verdict") == "not_applicable":
         return "no GPU was leased"
@@ -178,9 +184,18 @@ def finish(job: Mapping[str, Any], *, quiet: bool, json: bool, strict: bool = Fa
 
         said = {**job, "strict": {"exit": code, "words": why}} if strict else job
         sys.stdout.write(dumps(said) + "\n")
-    elif not quiet:
+    else:
+        _unmet(job)
+    if not json and not quiet:
         for line in end_lines(job):
             note(line)
     if why and (not quiet or code != job["exit_status"]):
         note(why)
     return code
+
+
+def _unmet(job: Mapping[str, Any]) -> None:
+    if (job.get("outcome") or {}).get("ending") == "requirement_not_met":
+        from tenure.cli import needs  # only where there is something to tell
+
+        needs.tell(job)

@@ -80,12 +80,14 @@ class Client:
         grace_s: float = 10.0,
         label: str = "",
         window: Mapping[str, float] | None = None,
+        needs: Sequence[str] = (),
         key: str | None = None,
         wait: bool = True,
     ) -> Job:
         """Submits a command and returns once that is durable. ``env`` is the job's whole variable set besides Tenure's
         own (see ``tenure.sdk.caller.variables`` for what a caller passes); without a ``key`` one is made, so that a
         request that had to be repeated is still one job. With ``wait=False`` it starts now or is refused as busy.
+        ``needs`` are requirements such as ``tool:cmake>=3.20``: where one is not met on its host, nothing is run.
         """
         body = {
             "argv": list(argv),
@@ -99,6 +101,7 @@ class Client:
             "grace_s": grace_s,
             "label": label,
             "window": dict(window or {}),
+            "needs": list(needs),
             "key": key or os.urandom(16).hex(),
             "wait": wait,
         }

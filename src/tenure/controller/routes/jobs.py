@@ -18,6 +18,7 @@ from tenure.controller.routes import Service
 from tenure.controller.service import Controller
 from tenure.controller.views import job_view
 from tenure.domain import commands as cmd
+from tenure.domain import requirement as requirements
 from tenure.domain import selector as selectors
 from tenure.domain.job import Job, JobSpec
 from tenure.domain.specs import spec_to
@@ -44,6 +45,16 @@ def canonical_selector(text: str) -> str:
             str(error),
             do="for example: --select 'vram>=40G,class=train'",
             facts={"select": text[:200]},
+        ) from error
+
+
+def canonical_needs(texts: list[str]) -> tuple[str, ...]:
+    """The canonical texts of requirements; raises ``invalid_request`` with the place where one breaks."""
+    try:
+        return requirements.canonical(texts)
+    except requirements.RequirementError as error:
+        raise TenureError(
+            "invalid_request", str(error), do=f"for example: --need '{error.example}'", facts={"needs": texts[:20]}
         ) from error
 
 
@@ -128,7 +139,7 @@ class SubmitBody(BaseModel):
             max_runtime_s=self.max_runtime_s,
             idle_timeout_s=self.idle_timeout_s,
             idle_signal=self.idle_signal,
-            needs=tuple(self.needs),
+            needs=canonical_needs(self.needs),
             keep=self.keep,
             stage=self.stage,
         )
