@@ -1,5 +1,7 @@
 """An empty file system that the kernel lists as sshfs: ``fuse_share.py FOLDER SOURCE`` mounts it and answers for it.
 
+With a third word, ``mute``, it answers nothing but the mounting, as a share does whose server is gone.
+
 Speaks as much of the FUSE protocol (linux/fuse.h) as an empty folder needs. Prints ``mounted`` and serves until killed.
 """
 
@@ -41,7 +43,7 @@ def _answer(operation: int) -> bytes | int:
 
 
 def main() -> None:
-    place, source = sys.argv[1:]
+    place, source, *mute = sys.argv[1:]
     fd = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +58,7 @@ def main() -> None:
                 return  # unmounted
             raise
         _, operation, unique, *_ = _IN.unpack_from(request)
-        if operation in (FORGET, BATCH_FORGET, INTERRUPT):
+        if operation in (FORGET, BATCH_FORGET, INTERRUPT) or (mute and operation != INIT):
             continue
         answer = _answer(operation)
         body, error_number = (answer, 0) if isinstance(answer, bytes) else (b"", answer)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tenure.agent import folders, lost, opened, release
+from tenure.agent import adopt, folders, lost, opened, release
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.release import Traces
@@ -140,6 +140,13 @@ class Prover:
         never_ran = attempt.outcome is None and attempt.supervisor is None and attempt.spec is None
         if never_ran:
             return "nothing of it was started here", None
+        if attempt.outcome is None and attempt.supervisor is None:
+            # Accepted, and stopped before its command was begun: the seal on its folder says that nobody began it.
+            found = await asyncio.to_thread(adopt.examine, self._shell.layout.attempt(*attempt.key))
+            if isinstance(found, adopt.Lost) and found.reason == "never_started":
+                return f"nothing of it was started ({found.detail})", None
+            if isinstance(found, adopt.Alive):
+                found.handle.close()
         cleared = await lost.end_survivors(self._shell, attempt.key)
         if cleared.last.survivors:
             names = lost.names_of(cleared.last)

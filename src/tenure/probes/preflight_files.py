@@ -76,7 +76,7 @@ def _any_program(place: Place) -> str | None:
 
 def file(need: Requirement, place: Place) -> Look:
     """A file or folder that the job can read; with a ``/`` at its end a folder. Relative to the job's directory."""
-    path = place.absolute(need.name)
+    path = place.absolute(need.name.rstrip("/") or "/")
     found = place.stat(path)
     if found is None:
         place.at(f"lstat {path}")

@@ -12,7 +12,7 @@ from tenure.cli.main import main
 
 #: Those that need a running home are typed in tests/e2e/test_docs.py. The bench takes minutes of a quiet machine and
 #: has its own tests in tests/unit/bench.
-ELSEWHERE = {"run-a-job", "bound-a-job", "look-after-devices", "when-a-job-does-not-use-its-gpu", "measure"}
+ELSEWHERE = {"run-a-job", "require-things", "when-a-job-does-not-use-its-gpu", "measure"}
 PAGES = [
     page for page in sorted((Path(__file__).parents[3] / "docs/how-to").glob("*.md")) if page.stem not in ELSEWHERE
 ]
