@@ -13,7 +13,7 @@ from tests.e2e.conftest import House, until
 
 
 class Toolkit:
-    """A folder with an ``nvcc`` and nothing else of a toolkit, on the PATH of whoever gets ``env``."""
+    """A folder with an ``nvcc`` and nothing else of a toolkit, on ``path``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "toolkit"
@@ -21,7 +21,7 @@ class Toolkit:
         self.nvcc.parent.mkdir(parents=True)
         self.nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
         self.nvcc.chmod(0o755)
-        self.env = {"PATH": f"{self.nvcc.parent}:/usr/bin:/bin"}
+        self.path = f"{self.nvcc.parent}:/usr/bin:/bin"
 
     def complete(self) -> None:
         """Adds what it lacks."""
@@ -49,7 +49,7 @@ def test_a_toolkit_in_part_is_named_piece_by_piece_and_nothing_runs(
 ) -> None:
     ran = tmp_path / "ran"
     gpu = house.gpu(0)
-    done = house.rc("run", "-d", gpu, *NEEDS, "--", "touch", str(ran), **toolkit.env)
+    done = house.rc("run", "-d", gpu, *NEEDS, "--", "touch", str(ran), PATH=toolkit.path)
     said = done.stderr.decode().splitlines()
     assert done.returncode == 72, done
     assert done.stdout == b""
@@ -73,7 +73,7 @@ def test_a_toolkit_in_part_is_named_piece_by_piece_and_nothing_runs(
     # With what it lacked it runs.
     toolkit.complete()
     line = ("run", "-d", gpu, "--env", f"LD_LIBRARY_PATH={toolkit.root}/lib64", *NEEDS, "--", "touch", str(ran))
-    done = house.rc(*line, **toolkit.env)
+    done = house.rc(*line, PATH=toolkit.path)
     assert done.returncode == 0, done
     assert ran.exists()
     rows = rows_of(house)
@@ -83,7 +83,7 @@ def test_a_toolkit_in_part_is_named_piece_by_piece_and_nothing_runs(
 
 
 def test_every_way_of_looking_shows_them(house: House, toolkit: Toolkit) -> None:
-    done = house.rc("run", "-q", "-o", "json", *NEEDS, "--need-mem", "90000T", "--", "true", **toolkit.env)
+    done = house.rc("run", "-q", "-o", "json", *NEEDS, "--need-mem", "90000T", "--", "true", PATH=toolkit.path)
     assert done.returncode == 72
     told = json.loads(done.stdout)
     assert told["outcome"]["ending"] == "requirement_not_met"
@@ -159,8 +159,9 @@ def test_a_job_that_is_killed_while_it_is_looked_ends_quickly(house: House, tmp_
     slow.write_text(f"#!/bin/sh\ntouch {hold}\nexec sleep 987\n")
     slow.chmod(0o755)
     gpu = house.gpu(1)
-    env = {"PATH": f"{slow.parent}:/usr/bin:/bin"}
-    job = house.rc("run", "--detach", "-d", gpu, "--need", "tool:slow>=1", "--", "true", **env).stdout.decode().strip()
+    path = f"{slow.parent}:/usr/bin:/bin"
+    asked = house.rc("run", "--detach", "-d", gpu, "--need", "tool:slow>=1", "--", "true", PATH=path)
+    job = asked.stdout.decode().strip()
     until(hold.exists, "the tool is asked")
     assert "RESULT" in house.rc("describe", job).stdout.decode()
     began = time.monotonic()

@@ -10,11 +10,12 @@ import pytest
 
 from tenure.cli.main import main
 
-#: Those that need a running home are typed in tests/e2e/test_docs.py. The bench takes minutes of a quiet machine and
-#: has its own tests in tests/unit/bench.
-ELSEWHERE = {"run-a-job", "require-things", "when-a-job-does-not-use-its-gpu", "measure"}
+#: Those that show a console. Pages whose lines need a running home are typed in tests/e2e/test_docs.py; the bench takes
+#: minutes of a quiet machine and has its own tests in tests/unit/bench.
 PAGES = [
-    page for page in sorted((Path(__file__).parents[3] / "docs/how-to").glob("*.md")) if page.stem not in ELSEWHERE
+    page
+    for page in sorted((Path(__file__).parents[3] / "docs/how-to").glob("*.md"))
+    if "```console\n" in page.read_text()
 ]
 
 
