@@ -10,8 +10,8 @@ import pytest
 
 from tenure.cli.main import main
 
-#: Those that show a console. Pages whose lines need a running home are typed in tests/e2e/test_docs.py; the bench takes
-#: minutes of a quiet machine and has its own tests in tests/unit/bench.
+#: Those that show a console. The others need a running home, and are typed in tests/e2e/test_docs.py; or, as the bench,
+#: minutes of a quiet machine, and have tests of their own in tests/unit/bench.
 PAGES = [
     page
     for page in sorted((Path(__file__).parents[3] / "docs/how-to").glob("*.md"))
