@@ -10,7 +10,7 @@ LINTS := lint-style lint-format lint-types lint-imports
 # More words for pytest: make unit ARGS="-k stamp -x"
 ARGS ?=
 
-.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants bench lock changelog clean
+.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants soak-fleet bench lock changelog clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: setup ## ruff's fixes and format, written to the files
 
 mutants: setup ## remove one guard at a time and see the model tests catch it
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
+
+soak-fleet: setup ## simulated fleets, seed after seed, with every fault (ARGS="--minutes 60"; one million steps unless told)
+	@$(PYTHON_IN_VENV) -m tenure.testing.sim $(or $(ARGS),--steps 1000000)
 
 bench: setup ## Tenure, its peers and the machine's limits measured side by side (ARGS=--quick: two minutes)
 	@$(PYTHON_IN_VENV) -m bench $(ARGS)

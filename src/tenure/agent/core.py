@@ -66,7 +66,9 @@ def _start(state: AgentState, message: StartJob) -> Decision:
         return [], []
     reason = _why_not(state, message.grants)
     if reason:
-        return _declined(state, message, reason, None)
+        # The very token that is the highest here: this attempt was accepted once, and there is no record of it.
+        ran = any(grant.token == state.high_water.get(grant.uuid, 0) for grant in message.grants)
+        return _declined(state, message, reason, _FORGOTTEN if ran else None)
     accepted = r.AttemptAccepted(
         message.job, message.attempt, message.owner, message.grants, message.spec, state.identity
     )

@@ -255,7 +255,11 @@ def _lease_granted(state: FleetState, event: ev.LeaseGranted) -> None:
         device = state.devices[name]
         state.tokens[device.uuid] = token
         state.touched[("tokens", device.uuid)] = None
-        lease = Lease(lease_id, name, device.uuid, device.agent, event.job, event.attempt, token, "held", event.at)
+        agent = state.agents.get(device.agent)
+        boot = agent.boot_id if agent is not None else ""
+        lease = Lease(
+            lease_id, name, device.uuid, device.agent, event.job, event.attempt, token, "held", event.at, boot_id=boot
+        )
         _put_lease(state, lease)
         _put_device(state, replaced(device, token=token, lease=lease_id, lease_ending=False, contended=None), event.at)
     devices = tuple(name for _, name, _ in event.leases)

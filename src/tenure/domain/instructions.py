@@ -61,8 +61,10 @@ def from_events(state: FleetState, decided: Iterable[ev.Event]) -> list[tuple[st
     return told
 
 
-def on_register(state: FleetState, agent: str, known: Iterable[KnownAttempt]) -> list[Instruction]:
-    """What an agent that has just connected must be told again.
+def on_register(
+    state: FleetState, agent: str, known: Iterable[KnownAttempt], *, forgetful: bool = False
+) -> list[Instruction]:
+    """What an agent that has just connected must be told again. ``forgetful``: a reboot may empty its record.
 
     An attempt it does not know was either never delivered (then its start is sent) or its record is gone; then a
     stop makes it look, and report what it can prove. An attempt that only the agent knows is older than a restored
@@ -83,14 +85,28 @@ def on_register(state: FleetState, agent: str, known: Iterable[KnownAttempt]) ->
             continue
         found = _instruction(state, job_id, attempt)
         if found is not None:
-            told.append(found[1])
+            told.append(_rather_stopped(state, found[1]) if forgetful else found[1])
     return told
 
 
-def floors(state: FleetState, agent: str, known: Iterable[KnownAttempt]) -> dict[str, int]:
+def _rather_stopped(state: FleetState, told: Instruction) -> Instruction:
+    """A start that may have been followed in an earlier boot, of which no record is left, becomes a stop: an attempt
+    starts once, and nobody can say that this one did not."""
+    if isinstance(told, StopJob) or all(_same_boot(state, grant.lease) for grant in told.grants):
+        return told
+    return StopJob(told.job, told.attempt, told.grants, "its host has rebooted and kept no record of it")
+
+
+def _same_boot(state: FleetState, lease: str) -> bool:
+    found = state.leases[lease]
+    return found.boot_id == state.agents[found.agent].boot_id
+
+
+def floors(state: FleetState, agent: str, known: Iterable[KnownAttempt], *, forgetful: bool = False) -> dict[str, int]:
     """UUID -> the highest token that an agent must never start again, whatever became of its own record (A2, I5).
 
-    The token of an attempt that may still have to be started there is left out, unless the agent knows it.
+    The token of an attempt that may still have to be started there is left out, unless the agent knows it, or is
+    ``forgetful`` and has rebooted since.
     """
     held = {(record.job, record.attempt) for record in known}
     found: dict[str, int] = {}
@@ -98,7 +114,8 @@ def floors(state: FleetState, agent: str, known: Iterable[KnownAttempt]) -> dict
         device = state.devices[name]
         token = state.tokens.get(device.uuid, 0)
         lease = state.leases.get(device.lease or "")
-        if lease is not None and (lease.job, lease.attempt) not in held:
+        unknown = lease is not None and (lease.job, lease.attempt) not in held
+        if lease is not None and unknown and not (forgetful and not _same_boot(state, lease.id)):
             job = state.jobs.get(lease.job)
             if job is not None and job.attempt == lease.attempt and job.started_at is None and lease.state == "held":
                 token = lease.token - 1

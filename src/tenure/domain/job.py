@@ -173,7 +173,8 @@ class Lease:
     """One device lent to one attempt of one job, fenced by ``token``.
 
     ``state`` is ``held`` (the job may run), ``ending`` (the job is over, the proof of emptiness is not in) or
-    ``released``. The first two are live: at most one live lease a device.
+    ``released``. The first two are live: at most one live lease a device. ``boot_id`` is the boot of its host that was
+    known when it was granted.
     """
 
     id: str
@@ -187,6 +188,7 @@ class Lease:
     granted_at: float
     released_at: float | None = None
     proof: str = ""
+    boot_id: str = ""
     version: int = 0
 
     @property

@@ -142,7 +142,7 @@ def job_from(row: Mapping[str, Any]) -> Job:
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 LEASE_MOVING = ("state", "released_at", "proof", "version", "id")
-LEASE = ("device", "uuid", "agent", "job", "attempt", "token", "granted_at", *LEASE_MOVING)
+LEASE = ("device", "uuid", "agent", "job", "attempt", "token", "granted_at", "boot_id", *LEASE_MOVING)
 
 
 def lease_moving(lease: Lease) -> Row:
@@ -160,6 +160,7 @@ def lease_row(lease: Lease) -> Row:
         lease.attempt,
         lease.token,
         lease.granted_at,
+        lease.boot_id,
         *lease_moving(lease),
     )
 

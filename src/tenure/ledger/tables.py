@@ -159,6 +159,7 @@ leases = Table(
     Column("state", Text, nullable=False),
     Column("released_at", Double),
     Column("proof", Text, nullable=False),
+    Column("boot_id", Text, nullable=False, server_default=text("''")),
     Column("version", _NUMBER, nullable=False),
 )
 Index("ix_leases_job", leases.c.job, leases.c.attempt)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.domain.test_fleet import Fleet, offered, register
 
 from tenure.domain import commands as cmd
 from tenure.domain.device import CLEAR, FLAP_WINDOW_S, Condition
-from tenure.domain.instructions import StopJob, floors, on_register
+from tenure.domain.instructions import StartJob, StopJob, floors, on_register
 from tenure.domain.job import Ending, Outcome
 
 DIRTY = Condition("dirty", "512 MiB left")
@@ -179,3 +181,19 @@ def test_floors_leave_out_what_may_still_have_to_be_started() -> None:
     assert floors(fleet.state, "a", [cmd.KnownAttempt("j1", 1, fleet.tokens())]) == {"GPU-0": token}
     fleet.tell(cmd.ReportStarted("a", "j1", 1, fleet.tokens(), 51))
     assert floors(fleet.state, "a", []) == {"GPU-0": token}
+
+
+def test_what_may_have_run_in_a_boot_that_left_no_record_is_stopped_and_not_started_again() -> None:
+    fleet = Fleet()
+    fleet.submit()
+    token = fleet.state.devices["h:g0"].token
+    again = replace(register(), boot_id="another")
+    fleet.tell(again)
+    (told,) = on_register(fleet.state, "a", (), forgetful=True)
+    assert isinstance(told, StopJob)
+    assert floors(fleet.state, "a", (), forgetful=True) == {"GPU-0": token}
+    # A host that keeps its record through a reboot would know of it: there it was never accepted.
+    assert [type(one) for one in on_register(fleet.state, "a", ())] == [StartJob]
+    assert floors(fleet.state, "a", ()) == {"GPU-0": token - 1}
+    fleet.tell(register())  # and in the same boot nothing was lost
+    assert [type(one) for one in on_register(fleet.state, "a", (), forgetful=True)] == [StartJob]

@@ -522,7 +522,7 @@ def test_a_start_costs_the_same_after_a_long_history(tmp_path: Path) -> None:
             )
             raw.execute(
                 "INSERT INTO leases SELECT 'lease of ' || jobs.id, device, uuid, agent, jobs.id, 1, -rank, granted_at, "
-                "'released', 1.0, '', leases.version "
+                "'released', 1.0, '', leases.boot_id, leases.version "
                 "FROM (SELECT id, -order_seq AS rank FROM jobs WHERE state = 'ended') AS jobs, leases "
                 "WHERE leases.job = 'j0'"
             )

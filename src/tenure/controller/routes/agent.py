@@ -83,9 +83,12 @@ async def _welcome(socket: WebSocket, caller: Principal, service: Controller) ->
         service.links.remove(link)
         raise
     link.heard_at = time.monotonic()
-    link.send(frames.welcome(wire, service.user, floors(service.state, register.agent, register.known)))
+    # Whether its record outlives a reboot is not known of every host; where it is not, it may have forgotten.
+    forgetful = register.facts.get("state_survives_reboot") is not True
+    state, name, known = service.state, register.agent, register.known
+    link.send(frames.welcome(wire, service.user, floors(state, name, known, forgetful=forgetful)))
     link.welcomed = True
-    for told in on_register(service.state, register.agent, register.known):
+    for told in on_register(state, name, known, forgetful=forgetful):
         link.send(frames.instruction(told))
     return link
 

@@ -1,4 +1,4 @@
-"""When a device last recovered by itself: a limit on how often that may happen looks back an hour."""
+"""When a device last recovered by itself, which a limit on how often looks back at; the boot a lease was granted in."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the column with a default, so that code of the first schema goes on writing rows without it."""
+    """Adds columns with defaults, so that code of the first schema goes on writing rows without them."""
     op.add_column("devices", sa.Column("recoveries", sa.Text, nullable=False, server_default=sa.text("'[]'")))
+    op.add_column("leases", sa.Column("boot_id", sa.Text, nullable=False, server_default=sa.text("''")))
 
 
 def downgrade() -> None:
-    """Takes the column away; what it held is counted afresh."""
+    """Takes the columns away; what they held is counted afresh, or not known."""
+    op.drop_column("leases", "boot_id")
     op.drop_column("devices", "recoveries")
