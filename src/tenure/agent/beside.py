@@ -47,6 +47,10 @@ def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
         from tenure.agent.preflight import Told
 
         found.append(Told(run.folder))
+    if shell.options.leftovers:
+        from tenure.agent.leftovers_beside import AtStart
+
+        found.append(AtStart(shell, run))
     return found
 
 

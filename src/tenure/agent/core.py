@@ -32,7 +32,8 @@ class AgentState:
     """What the journal says.
 
     ``identity`` (boot id, namespace, agent instance) and ``conditions`` (UUID -> what was last seen there) are the
-    running agent's own and come from its shell; they are never journaled.
+    running agent's own and come from its shell; they are never journaled. ``unlooked`` are the attempts of which
+    anything may have run since the last look at this worker began, and ``unlooked_more`` how many more there are.
     """
 
     identity: tuple[str, str, str] = ("", "", "")
@@ -41,6 +42,8 @@ class AgentState:
     outbox: dict[int, r.ReportQueued] = field(default_factory=dict)
     next_seq: int = 1
     conditions: dict[str, Condition] = field(default_factory=dict)
+    unlooked: dict[r.Key, None] = field(default_factory=dict)
+    unlooked_more: int = 0
 
     def on_device(self, uuid: str) -> list[r.Attempt]:
         """The attempts that may still have something alive on a device."""
@@ -50,6 +53,10 @@ class AgentState:
             for grant in attempt.grants
             if grant.uuid == uuid and (attempt.phase != "ended" or grant.device in attempt.unproved)
         ]
+
+
+#: Attempts since the last look that are known by name.
+MAX_UNLOOKED = 512
 
 
 def decide(state: AgentState, message: r.Message) -> Decision:
@@ -245,6 +252,14 @@ def _floors_given(state: AgentState, message: r.FloorsGiven) -> Decision:
     return ([r.Fenced(news)], []) if news else ([], [])
 
 
+def _worker_looked(state: AgentState, message: r.WorkerLooked) -> Decision:
+    running = [key for key, attempt in state.attempts.items() if attempt.phase != "ended"]
+    keys = tuple(key for key in dict.fromkeys((*state.unlooked, *running)) if key not in message.over)
+    if len(keys) == len(state.unlooked) and not state.unlooked_more:
+        return [], []
+    return [r.JobsUnlooked(keys)], []
+
+
 def _report(state: AgentState, kind: str, body: Mapping[str, Any], key: r.Key) -> r.ReportQueued:
     return r.ReportQueued(state.next_seq, kind, body, key)
 
@@ -289,6 +304,7 @@ _DECIDE: Mapping[type[Any], Callable[[AgentState, Any], Decision]] = {
     r.Noticed: _noticed,
     r.Overran: _overran,
     r.FloorsGiven: _floors_given,
+    r.WorkerLooked: _worker_looked,
     r.Acked: _acked,
     r.OutputTaken: _output_taken,
 }
@@ -330,6 +346,10 @@ def _on_accepted(state: AgentState, event: r.AttemptAccepted) -> None:
         event.job, event.attempt, event.owner, event.grants, event.spec, "accepted", identity=event.identity
     )
     state.attempts[attempt.key] = replaced(attempt, unproved=frozenset(attempt.tokens))
+    state.unlooked[attempt.key] = None
+    while len(state.unlooked) > MAX_UNLOOKED:
+        del state.unlooked[next(iter(state.unlooked))]
+        state.unlooked_more += 1
 
 
 def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
@@ -337,6 +357,8 @@ def _on_declined(state: AgentState, event: r.AttemptDeclined) -> None:
         _raise(state, grant.uuid, grant.token)
     attempt = _declined_attempt(state, event)
     state.attempts[attempt.key] = attempt
+    if event.outcome is None:
+        state.unlooked.pop(attempt.key, None)  # nothing of it ran
 
 
 def _on_stop(state: AgentState, event: r.StopAccepted) -> None:
@@ -385,6 +407,10 @@ def _on_forgotten(state: AgentState, event: r.AttemptForgotten) -> None:
     state.attempts.pop((event.job, event.attempt), None)
 
 
+def _on_unlooked(state: AgentState, event: r.JobsUnlooked) -> None:
+    state.unlooked, state.unlooked_more = dict.fromkeys(event.keys), event.more
+
+
 _APPLY: Mapping[type[Any], Callable[[AgentState, Any], None]] = {
     r.Fenced: _on_fenced,
     r.AttemptAccepted: _on_accepted,
@@ -397,6 +423,7 @@ _APPLY: Mapping[type[Any], Callable[[AgentState, Any], None]] = {
     r.ReportAcked: _on_acked,
     r.OutputAcked: _on_output,
     r.AttemptForgotten: _on_forgotten,
+    r.JobsUnlooked: _on_unlooked,
 }
 
 
@@ -417,6 +444,8 @@ def snapshot(state: AgentState) -> list[r.AgentEvent]:
             events.append(r.StopAccepted(a.job, a.attempt, a.stop))
         events += [r.DevicesLooked(a.job, a.attempt, a.looks)] if a.looks else []
         events += [r.OutputAcked(a.job, a.attempt, a.output_acked)] if a.output_acked else []
+    if state.unlooked or state.unlooked_more or state.attempts:
+        events.append(r.JobsUnlooked(tuple(state.unlooked), state.unlooked_more))
     events += list(state.outbox.values())
     if state.next_seq > 1 and (not state.outbox or max(state.outbox) < state.next_seq - 1):
         events.append(r.ReportAcked(state.next_seq - 1))

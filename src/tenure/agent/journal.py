@@ -23,7 +23,8 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(r.Agent
 
 #: Events that may be lost to a power cut without harm: what they took off the list is sent again, and taken again.
 #: What follows from forgetting (the output is deleted) waits until it is ``durable``.
-_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)
+#: Without ``JobsUnlooked`` the next look counts from an earlier one, and says so.
+_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten, r.JobsUnlooked)
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 

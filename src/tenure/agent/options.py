@@ -38,6 +38,11 @@ class Options:
     ``LIBRARY_DIR_VARIABLE``. ``bounds``: device name, in full or without its host, or ``default`` -> what it allows its
     jobs; what a device leaves out is as in ``default``. ``control``: the kind of control over a job's processes (see
     ``control.py``), or "auto".
+
+    ``leftovers``: look what jobs leave on this worker, after a job's end but not more often than
+    ``leftovers_every_s``, and every ``leftovers_idle_s`` where nothing happens. ``leftovers_root`` and
+    ``leftovers_home`` stand in for ``/`` and the agent's home folder. ``image``: a word for the image as somebody
+    declares it; where it is a new one, the next look is taken for the image.
     """
 
     sim: bool = False
@@ -54,6 +59,12 @@ class Options:
     resting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library_dir: Path | None = None
     bounds: Mapping[str, Ceilings] = field(default_factory=dict)
+    leftovers: bool = True
+    leftovers_every_s: float = 10.0
+    leftovers_idle_s: float = 600.0
+    leftovers_root: str = "/"
+    leftovers_home: str = ""
+    image: str = ""
 
     def ceilings_of(self, device: str) -> Ceilings | None:
         """What the device of that full name allows its jobs; None where nothing is set."""
@@ -62,7 +73,15 @@ class Options:
 
 
 _CONTROLS = ("auto", *KINDS)
-_PERIODS = ("sample_every_s", "watch_every_s", "discover_every_s", "beat_every_s", "settle_s")
+_PERIODS = (
+    "sample_every_s",
+    "watch_every_s",
+    "discover_every_s",
+    "beat_every_s",
+    "settle_s",
+    "leftovers_every_s",
+    "leftovers_idle_s",
+)
 
 
 def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:

@@ -164,6 +164,15 @@ class AttemptForgotten:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class JobsUnlooked:
+    """The attempts of which anything may have run since the last look at this worker began: all of them, and ``more``
+    that are too many to be named."""
+
+    keys: tuple[Key, ...]
+    more: int = 0
+
+
 AgentEvent: TypeAlias = (
     Fenced
     | AttemptAccepted
@@ -176,6 +185,7 @@ AgentEvent: TypeAlias = (
     | ReportAcked
     | OutputAcked
     | AttemptForgotten
+    | JobsUnlooked
 )
 
 
@@ -261,6 +271,13 @@ class FloorsGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLooked:
+    """A look at this worker is on disk; ``over`` are the attempts of which nothing ran any more when it began."""
+
+    over: frozenset[Key]
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """The controller acknowledged a report."""
 
@@ -287,6 +304,7 @@ Message: TypeAlias = (
     | Noticed
     | Overran
     | FloorsGiven
+    | WorkerLooked
     | Acked
     | OutputTaken
 )

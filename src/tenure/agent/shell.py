@@ -26,6 +26,7 @@ from tenure.agent.devices import AgentDevice, Devices, is_news
 from tenure.agent.folders import discard, key_of
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.journal import Journal, warm
+from tenure.agent.leftovers import Leftovers
 from tenure.agent.monitor import Monitor
 from tenure.agent.offers import register, standing
 from tenure.agent.options import Options
@@ -75,6 +76,7 @@ class Shell:
         self.prover = Prover(self)
         self.monitor = Monitor(self)
         self.control = control.Control("subreaper")
+        self.leftovers = Leftovers(self)
         self._registered: dict[str, Condition] = {}
         self._output_told: dict[r.Key, float] = {}
         self._forgotten: dict[r.Key, None] = {}
@@ -105,6 +107,8 @@ class Shell:
                 core.evolve(self.state, event)
         for effect in effects:
             self._carry_out(effect)
+        if isinstance(message, r.Ended):
+            self.leftovers.ended()
         if events:
             try:
                 self.journal.compact(self.state)
@@ -276,6 +280,7 @@ class Shell:
             for device in self.devices.by_uuid.values():  # what changed while the hello was under way
                 if is_news(self._registered.get(device.uuid), standing(self, device)):
                     self._report_device(device, self.state.high_water.get(device.uuid, 0))
+            self.leftovers.tell()
         elif kind == "refused":
             raise TenureError.from_dict(frame.get("error") or {})
 
@@ -321,6 +326,7 @@ class Shell:
             self.aside(asyncio.to_thread(warm))
             forever += [
                 asyncio.create_task(self.monitor.run()),
+                asyncio.create_task(self.leftovers.run()),
                 asyncio.create_task(self._keep_discovering()),
                 asyncio.create_task(self._keep_controller()),
             ]
@@ -348,6 +354,7 @@ class Shell:
         await self.spawner.close()
         await self.devices.close({uuid for uuid in self.devices.by_uuid if self.state.on_device(uuid)})
         await self.proc_probe.close()
+        self.leftovers.close()
         try:
             self.journal.close()
         except LogFailed as error:

@@ -30,7 +30,10 @@ def main(given: Given) -> int:
         return _environment(given)
     if not given.words:
         raise usage_error(COMMAND, "name a device or a job")
-    kind, told = _find(session.transport(), given.words[0])
+    connection = session.transport()
+    kind, told = _find(connection, given.words[0])
+    if kind == "device":
+        told = {**told, "leftovers": connection.call("GET", f"/v1/leftovers/{quote(told['agent'])}")["told"]}
     if given.json:
         from json import dumps
 
@@ -93,6 +96,9 @@ def _device(d: Mapping[str, Any]) -> None:
     facts = {k: "-" if v is None else v for k, v in d["facts"].items() if k != "bounds"}
     if facts:
         say("\n" + table(["FACT", "VALUE"], sorted([k, v] for k, v in facts.items())))
+    from tenure.cli import left_behind
+
+    say("\n" + left_behind.of_host(d["host"], d["leftovers"]))
 
 
 def _allowed(d: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -142,6 +148,8 @@ def _job(j: Mapping[str, Any]) -> None:
             ("control", (outcome.get("stats") or {}).get("control")),
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
+            ("left", (j.get("left") or {}).get("words")),
+            ("found there", ((outcome.get("stats") or {}).get("leftovers") or _noticed(j)).get("words")),
             *_warnings(j),
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
         ]
@@ -163,6 +171,11 @@ def _bounds(j: Mapping[str, Any]) -> str:
     if said and spec.get("idle_signal") == "output":
         said.append("idle by its output alone")
     return ", ".join(said)
+
+
+def _noticed(j: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What others had left there before it, while it has no outcome that says so."""
+    return next((notice for notice in j["notices"] if notice.get("kind") == "leftovers"), {})
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -119,4 +119,4 @@ def _output_line(run: Run, data: bytes) -> bytes:
 
 
 def _view(service: Controller, job: Job) -> dict[str, Any]:
-    return job_view(service.state, job, service.leases(job))
+    return job_view(service.state, job, service.leases(job), service.left.of_job(job.id))

@@ -232,10 +232,20 @@ class JobView(View):
     use: dict[str, Any] | None
     evidence: str
     notices: list[dict[str, Any]]
+    left: dict[str, Any] | None
     position: int | None
     reason: str | None
     key: str | None
     version: int
+
+
+class LeftoversView(View):
+    """What jobs left on an agent's host: ``told`` is its agent's own account, null where it gave none yet."""
+
+    agent: str
+    host: str
+    contact: bool
+    told: dict[str, Any] | None
 
 
 class Submitted(View):
@@ -282,6 +292,7 @@ ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None
     ("get", "/v1/devices"): (200, {"application/json": DeviceList}, ()),
     ("get", "/v1/devices/{name}"): (200, {"application/json": DeviceView}, (404,)),
     ("post", "/v1/devices/{name}/operate"): (200, {"application/json": Operated}, (403, 404, 409, 507)),
+    ("get", "/v1/leftovers/{agent}"): (200, {"application/json": LeftoversView}, ()),
     ("post", "/v1/explain"): (200, {"application/json": ExplainView}, ()),
     ("post", "/v1/jobs"): (201, {"application/json": Submitted, NDJSON: Line}, (404, 409, 507)),
     ("get", "/v1/jobs"): (200, {"application/json": JobList}, ()),

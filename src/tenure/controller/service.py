@@ -16,6 +16,7 @@ from typing import Any
 from tenure import __version__
 from tenure.controller.auth import user_of
 from tenure.controller.feed import EVENTS, Feed
+from tenure.controller.left import LeftStore
 from tenure.controller.links import Links
 from tenure.controller.logs import Log
 from tenure.controller.outputs import OutputStore
@@ -50,6 +51,7 @@ class Controller:
         self.feed = Feed()
         self.links = Links()
         self.outputs = OutputStore(layout, self.feed.notify)
+        self.left = LeftStore(layout.controller / "leftovers")
         self.writer = Writer(ledger, self._on_committed)
         self.started_at = time.time()
         self.user = user_of(os.getuid())
@@ -83,6 +85,7 @@ class Controller:
             link.close()
         await self.writer.close()
         await self.outputs.close()
+        await self.left.close()
         self.ledger.close()
 
     def fail(self, error: TenureError) -> None:

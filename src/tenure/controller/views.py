@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenure.controller.replies import encode
@@ -83,8 +83,10 @@ class DeviceTexts:
         return made[2]
 
 
-def job_view(state: FleetState, job: Job, leases: Sequence[Lease]) -> dict[str, Any]:
-    """One job. ``position`` and ``reason`` are there while it waits."""
+def job_view(
+    state: FleetState, job: Job, leases: Sequence[Lease], left: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One job. ``position`` and ``reason`` are there while it waits; ``left`` is what its host found it had left."""
     position, reason = waiting(state, job) if job.state is JobState.QUEUED else (None, None)
     outcome = job.outcome
     return {
@@ -115,6 +117,7 @@ def job_view(state: FleetState, job: Job, leases: Sequence[Lease]) -> dict[str, 
         "use": dict(job.use) if job.use is not None else None,
         "evidence": job.evidence,
         "notices": [dict(notice) for notice in job.notices],
+        "left": left,
         "position": position,
         "reason": reason,
         "key": job.key,

@@ -61,6 +61,7 @@ class Job:
     use: Mapping[str, Any] | None = None
     evidence: str = ""
     notices: list[dict[str, Any]] = field(default_factory=list)
+    left: Mapping[str, Any] | None = None
     position: int | None = None
     reason: str | None = None
     version: int = 0

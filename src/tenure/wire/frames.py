@@ -7,7 +7,7 @@ version may add but never take away; the previous version's messages are kept as
 Version 2 added reports of the kind ``notice``; a controller of version 1 acknowledges them and shows nothing.
 It also added ``floors`` to the welcome.
 
-Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``beat``, and output.
+Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``left`` (body), ``beat``, and output.
 Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
 """
 
@@ -103,6 +103,11 @@ def hello(register: cmd.Register) -> str:
 def report(seq: int, kind: str, body: Mapping[str, Any]) -> str:
     """One report; ``seq`` 0 asks for no acknowledgement."""
     return dumps({"type": "report", "seq": seq, "kind": kind, "body": body})
+
+
+def left(body: Mapping[str, Any]) -> str:
+    """What jobs left on the agent's host. It supersedes the one before; a controller that does not know it goes on."""
+    return dumps({"type": "left", "body": body})
 
 
 def read_report(frame: Mapping[str, Any], agent: str) -> cmd.Command:

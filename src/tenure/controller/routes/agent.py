@@ -147,6 +147,8 @@ async def _receive(socket: WebSocket, link: Link, service: Controller) -> None:
             task = asyncio.create_task(_report(service, link, frame, room.release))
             pending.add(task)
             task.add_done_callback(pending.discard)
+        elif frame["type"] == "left":
+            service.left.take(link.agent, frame.get("body"))
         elif frame["type"] != "beat":
             log.warning("unknown_frame", agent=link.agent, type=frame["type"][:40])
 

@@ -163,7 +163,7 @@ async def submit(body: SubmitBody, caller: Caller, service: Service, follow: boo
 
 
 def _view(service: Controller, job: Job) -> dict[str, Any]:
-    return job_view(service.state, job, service.leases(job))
+    return job_view(service.state, job, service.leases(job), service.left.of_job(job.id))
 
 
 @router.get("/jobs")
