@@ -27,7 +27,7 @@ from tenure.paths import Layout, bind_unix
 from tenure.testing.nvml import Scenario, install
 from tenure.wire import frames
 
-SHORT = {"sample_every_s": 0.1, "watch_every_s": 0.1, "beat_every_s": 0.2, "settle_s": 0.6}
+SHORT = {"sample_every_s": 0.1, "watch_every_s": 0.1, "beat_every_s": 0.2, "settle_s": 0.6, "leftovers": False}
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 15.0, what: str = "") -> Any:

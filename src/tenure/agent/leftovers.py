@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class Leftovers:
         self._scratch: Reading[domain.Listing] | None = None
         self._took: tuple[float, float] | None = None
         self._problem = ""
+        self._after: deque[str] = deque(maxlen=words.MAX_TOLD)
         self._wake = asyncio.Event()
 
     def ended(self) -> None:
@@ -95,6 +97,7 @@ class Leftovers:
         changed = await asyncio.to_thread(self._take, seen, (began, time.time()), ran, more, over)
         self._shell.tell(r.WorkerLooked(over))
         self.looks += 1
+        self._after.extend(dict.fromkeys(job for job, _ in over))
         if changed:
             assert self.kept is not None
             log.info("looked at this worker: %d leftovers (%.3f s)", len(self.kept.worker.leftovers), seen.took_s)
@@ -193,6 +196,7 @@ class Leftovers:
             "reading_s": self._took[1] if self._took else None,
             "every_s": self._shell.options.leftovers_every_s,
         }
+        body["looked_after"] = list(self._after)
         body["scratch"] = self._scratch_body()
         body["problem"] = self._problem
         return body

@@ -21,7 +21,7 @@ log = Log("tenure.controller.left")
 #: What a host may tell, in bytes of JSON. Agents cap what they send far below it.
 MAX_BYTES = 1 << 20
 #: What changes with every look and is not worth a write.
-_PASSING = ("looked_at", "looks", "scratch")
+_PASSING = ("looked_at", "looked_after", "looks", "scratch")
 
 
 class LeftStore:
@@ -75,11 +75,16 @@ class LeftStore:
         return self._told.get(agent)
 
     def of_job(self, job: str) -> dict[str, Any] | None:
-        """What a job left, or may have left, on any host, as the hosts last told; None where nothing is known."""
+        """What a job left, or may have left, on any host, as the hosts last told; None where nothing is known.
+
+        ``count`` is 0 where its host looked after it and found nothing of it.
+        """
         for agent, told in self._told.items():
             found = told["jobs"].get(job)
             if isinstance(found, dict):
                 return {"agent": agent, "looked_at": told.get("looked_at"), **found}
+            if job in told.get("looked_after", ()):
+                return {"agent": agent, "looked_at": told.get("looked_at"), "words": "", "count": 0}
         return None
 
     async def close(self) -> None:
