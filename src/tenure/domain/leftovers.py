@@ -20,6 +20,8 @@ from tenure.domain.reading import Reading, Unavailable
 MAX_CLOSED = 200
 #: Earlier makers of one leftover that are kept.
 MAX_EARLIER = 4
+#: Possible makers that a line names; the rest are counted.
+NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,8 @@ class Maker:
             case "job":
                 return self.jobs[0]
             case "one_of":
-                rest = len(self.jobs) - 4 + self.more if len(self.jobs) > 4 or self.more else 0
-                named = ", ".join(self.jobs[: 4 if rest else len(self.jobs)])
-                return f"one of {named}" + (f" and {rest} more" if rest > 0 else "")
+                rest = max(0, len(self.jobs) - NAMED) + self.more
+                return f"one of {', '.join(self.jobs[:NAMED])}" + (f" and {rest} more" if rest else "")
             case "outside":
                 return "outside any job"
         return f"unknown ({self.why})"

@@ -1,4 +1,4 @@
-"""What a worker has, read from files alone: executables, packages, CUDA toolkits, mounts. Standard library only.
+"""What a worker has, read from files alone: executables, CUDA toolkits, mounts, scratch. Standard library only.
 
 Each function gives what it found as (items, blind): name -> identity, and prefix -> why it could not be read. Nothing
 is run, but for the versions of a few tools. A missing folder is a fact; one that cannot be read is not.
@@ -9,15 +9,14 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import sqlite3
 import stat
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Found: TypeAlias = tuple[dict[str, str], dict[str, str]]
 
-_ABSENT = (FileNotFoundError, NotADirectoryError)
+#: What says that something is not there, as against not readable.
+ABSENT = (FileNotFoundError, NotADirectoryError)
 #: Text of a mount's options that is kept: those of an overlay may fill a page.
 _OPTIONS = 200
 #: Mounts that come and go with containers and sessions, and are nobody's leftovers.
@@ -32,7 +31,8 @@ def why(error: OSError) -> str:
     return f"{reason}: {error.strerror}"
 
 
-def _names(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
+    """The names in a folder. Raises ``OSError``."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
@@ -45,8 +45,8 @@ def expand(pattern: str) -> tuple[list[str], dict[str, str]]:
     parent, _, prefix = head.rpartition("/")
     wanted, _, rest = tail.partition("/")
     try:
-        names = sorted(_names(parent or "/"))
-    except _ABSENT:
+        names = sorted(names_in(parent or "/"))
+    except ABSENT:
         return [], {}
     except OSError as error:
         return [], {parent: why(error)}
@@ -80,7 +80,7 @@ def tools(pattern: str, patterns: Sequence[str]) -> Found:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     _tool(entry, items, blind)
-        except _ABSENT:
+        except ABSENT:
             continue
         except OSError as error:
             blind[folder] = why(error)
@@ -169,132 +169,14 @@ def _exists(folder: str, parts: Sequence[str]) -> bool:
             return _exists(path, rest)
         try:
             os.stat(path)  # noqa: PTH116
-        except _ABSENT:
+        except ABSENT:
             return False
         return True
     try:
-        names = fnmatch.filter(_names(folder), first)
-    except _ABSENT:
+        names = fnmatch.filter(names_in(folder), first)
+    except ABSENT:
         return False
     return bool(names) if not rest else any(_exists(f"{folder}/{name}", rest) for name in names)
-
-
-# -- packages ----------------------------------------------------------------------------------------------------------
-
-
-def signature(paths: Iterable[str]) -> str:
-    """What tells whether files are the ones read before; empty where one cannot be looked at."""
-    told = []
-    for path in paths:
-        try:
-            found = os.stat(path)  # noqa: PTH116
-        except _ABSENT:
-            continue
-        except OSError:
-            return ""
-        told.append(f"{path}:{found.st_size}:{found.st_mtime_ns}:{found.st_ino}")
-    return ";".join(told)
-
-
-def dpkg(path: str) -> Found:
-    """Installed packages of a dpkg status file: ``name`` (``name:arch`` where foreign) -> version."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except _ABSENT:
-        return {}, {}
-    except OSError as error:
-        return {}, {"": why(error)}
-    return parse_dpkg(text), {}
-
-
-def parse_dpkg(text: str) -> dict[str, str]:
-    """See ``dpkg``. The same name of two architectures is told apart by it."""
-    items: dict[str, str] = {}
-    for stanza in text.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Status|Version|Architecture): (.*)$", stanza, re.MULTILINE))
-        if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= fields.keys():
-            name = fields["Package"]
-            items[name if name not in items else f"{name}:{fields.get('Architecture', '')}"] = fields["Version"]
-    return items
-
-
-def rpm(folders: Sequence[str]) -> Found:
-    """Installed packages of an rpm database kept in SQLite: ``name.arch`` -> version-release."""
-    for folder in folders:
-        path = f"{folder}/rpmdb.sqlite"
-        try:
-            os.stat(path)  # noqa: PTH116
-        except _ABSENT:
-            if any(os.path.exists(f"{folder}/{old}") for old in ("Packages", "Packages.db")):  # noqa: PTH110
-                return {}, {"": f"not_supported: {folder} is an rpm database of an older kind"}
-            continue
-        except OSError as error:
-            return {}, {"": why(error)}
-        try:
-            return _rpm_rows(path), {}
-        except (sqlite3.Error, struct.error, IndexError, ValueError) as error:
-            return {}, {"": f"unparseable: {path}: {error}"}
-    return {}, {}
-
-
-def _rpm_rows(path: str) -> dict[str, str]:
-    items: dict[str, str] = {}
-    database = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-    try:
-        for (blob,) in database.execute("SELECT blob FROM Packages"):
-            name, version, release, arch = rpm_header(blob)
-            at = f"{name}.{arch}" if arch else name
-            told = f"{version}-{release}"
-            items[at] = told if at not in items else f"{items[at]}, {told}"  # several kernels are all installed
-    finally:
-        database.close()
-    return items
-
-
-def rpm_header(blob: bytes) -> tuple[str, str, str, str]:
-    """(name, version, release, architecture) of a package's header: index entries of 16 bytes, then their data."""
-    count, size = struct.unpack_from(">II", blob)
-    data = 8 + 16 * count
-    if data + size > len(blob):
-        raise ValueError("a header that is longer than its row")
-    told = {}
-    for number in range(count):
-        tag, kind, offset, _ = struct.unpack_from(">IIII", blob, 8 + 16 * number)
-        if tag in (1000, 1001, 1002, 1022) and kind == 6:
-            told[tag] = blob[data + offset : blob.index(b"\0", data + offset)].decode(errors="replace")
-    return told[1000], told[1001], told.get(1002, ""), told.get(1022, "")
-
-
-def python(tool_patterns: Sequence[str]) -> Found:
-    """Distributions of the Pythons beside the tools, by the names of their metadata: ``folder/name`` -> version."""
-    items: dict[str, str] = {}
-    homes, blind = expand_all(tool_patterns)
-    done: set[str] = set()
-    for home in dict.fromkeys(os.path.dirname(home) for home in homes):  # noqa: PTH120
-        for lib in ("lib", "lib64"):
-            versions, hidden = expand(f"{home}/{lib}/python3*")
-            blind |= hidden
-            for folder in (f"{version}/{site}-packages" for version in versions for site in ("site", "dist")):
-                real = os.path.realpath(folder)
-                if real not in done:
-                    done.add(real)
-                    _distributions(folder, items, blind)
-    return items, blind
-
-
-def _distributions(folder: str, items: dict[str, str], blind: dict[str, str]) -> None:
-    try:
-        names = _names(folder)
-    except _ABSENT:
-        return
-    except OSError as error:
-        blind[folder] = why(error)
-        return
-    for name in names:
-        found = re.fullmatch(r"(.+?)-([^-]+)(-py[\d.]+)?\.(dist-info|egg-info)", name)
-        if found is not None:
-            items[f"{folder}/{found[1]}"] = found[2]
 
 
 # -- mounts and scratch ------------------------------------------------------------------------------------------------
@@ -305,7 +187,7 @@ def mounts(path: str) -> Found:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
-    except _ABSENT:
+    except ABSENT:
         return {}, {"": f"not_supported: there is no {path}"}
     except OSError as error:
         return {}, {"": why(error)}

@@ -28,13 +28,14 @@ def _lowest_priority() -> None:
 def read(part: str, config: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """One part as plain data. ``before``: ``signature`` and ``digest`` of the last look at it, where there was one."""
     from tenure.probes import fingerprint_look as look
+    from tenure.probes import fingerprint_packages as packages
 
     patterns = config["path"]
     signature = ""
     kind, _, which = part.partition(":")
     if part in ("packages:dpkg", "packages:rpm"):
         files = [config["dpkg"]] if which == "dpkg" else [f"{folder}/rpmdb.sqlite" for folder in config["rpm"]]
-        signature = look.signature([*files, *(f"{file}-wal" for file in files)])
+        signature = packages.signature([*files, *(f"{file}-wal" for file in files)])
         if signature and signature == before.get("signature"):
             return {"same": True}
     if kind == "tools":
@@ -42,11 +43,11 @@ def read(part: str, config: dict[str, Any], before: dict[str, Any]) -> dict[str,
     elif part == "cuda":
         items, blind = look.cuda(config["cuda"], patterns)
     elif part == "packages:dpkg":
-        items, blind = look.dpkg(config["dpkg"])
+        items, blind = packages.dpkg(config["dpkg"])
     elif part == "packages:rpm":
-        items, blind = look.rpm(config["rpm"])
+        items, blind = packages.rpm(config["rpm"])
     elif part == "packages:python":
-        items, blind = look.python(patterns)
+        items, blind = packages.python(patterns)
     elif part == "mounts":
         items, blind = look.mounts(config["mounts"])
     elif part == "scratch":
