@@ -149,7 +149,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
             ("left", (j.get("left") or {}).get("words")),
-            ("found there", ((outcome.get("stats") or {}).get("leftovers") or _noticed(j)).get("words")),
+            ("found there", _found_there(j)),
             *_warnings(j),
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
         ]
@@ -173,9 +173,11 @@ def _bounds(j: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _noticed(j: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What others had left there before it, while it has no outcome that says so."""
-    return next((notice for notice in j["notices"] if notice.get("kind") == "leftovers"), {})
+def _found_there(j: Mapping[str, Any]) -> str | None:
+    """What others had left there before it: with its outcome, where it was over too soon to be noticed."""
+    if any(notice.get("kind") == "leftovers" for notice in j["notices"]):
+        return None
+    return (((j["outcome"] or {}).get("stats") or {}).get("leftovers") or {}).get("words")
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

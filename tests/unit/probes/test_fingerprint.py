@@ -35,9 +35,9 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def probe_of(root: Path, **times: float) -> FingerprintProbe:
+def probe_of(root: Path, *, deadline_s: float = 20.0, version_s: float = 5.0) -> FingerprintProbe:
     roots = Roots(root=str(root), home=str(root / "home"), attempts=str(root / "attempts"))
-    return FingerprintProbe(roots, **times)
+    return FingerprintProbe(roots, deadline_s=deadline_s, version_s=version_s)
 
 
 def known(seen: Look) -> dict[str, Read]:
