@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -353,27 +354,22 @@ AS_NOBODY = """
 
 
 @pytest.mark.parametrize(("mode", "word"), [(0o000, "read"), (0o444, "written")])
-def test_a_file_that_this_user_may_not_use(tmp_path: Path, mode: int, word: str) -> None:
-    """As another user where this is root, which may do everything."""
-    path = at(tmp_path)
-    fill(path)
-    before = prints(path.parent)
-    opened = [path.parent, *path.parent.parents]
-    modes = {folder: folder.stat().st_mode for folder in opened if folder.is_relative_to(tmp_path.parents[1])}
-    try:
-        for folder in modes:
-            folder.chmod(0o755)
+def test_a_file_that_this_user_may_not_use(mode: int, word: str) -> None:
+    """As another user where this is root, which may do everything. In a folder of its own that others may enter."""
+    with tempfile.TemporaryDirectory(prefix="tenure-may-not-") as folder:
+        path = at(Path(folder))
+        fill(path)
+        before = prints(path.parent)
+        for inside in (Path(folder), path.parent):
+            inside.chmod(0o755)
         path.chmod(mode)
         code = textwrap.dedent(AS_NOBODY)
         done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=30)
-    finally:
         path.chmod(0o600)
-        for folder, before_mode in modes.items():
-            folder.chmod(before_mode)
-    assert done.stdout.startswith("io_error "), done.stderr
-    assert f"may not be {word}" in done.stdout
-    assert f"ls -ld {path.parent} {path}" in done.stdout
-    assert prints(path.parent) == before
+        assert done.stdout.startswith("io_error "), done.stderr
+        assert f"may not be {word}" in done.stdout
+        assert f"ls -ld {path.parent} {path}" in done.stdout
+        assert prints(path.parent) == before
 
 
 # -- a full disk -------------------------------------------------------------------------------------------------------

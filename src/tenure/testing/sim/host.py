@@ -198,7 +198,9 @@ class SimHost:
             if grant.device in attempt.unproved:
                 own = [p for p in self.on_device(grant.uuid) if p.key == key and p.namespace == self.namespace]
                 left = Condition("dirty", f"{key[0]} left a process")
-                proofs[grant.device] = left if own else self.seen(grant.uuid)
+                proofs[grant.device] = seen = left if own else self.seen(grant.uuid)
+                if seen.outcome in r.PROVES_EMPTY:
+                    self.agent.conditions[grant.uuid] = seen
         self.happened(r.Looked(*key, proofs))
         if key in self.agent.attempts and self.agent.attempts[key].unproved:
             self.effects.append(r.Look(key))
