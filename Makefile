@@ -10,7 +10,7 @@ LINTS := lint-style lint-format lint-types lint-imports
 # More words for pytest: make unit ARGS="-k stamp -x"
 ARGS ?=
 
-.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants soak-fleet bench lock changelog clean
+.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants soak soak-fleet bench lock changelog clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ lint-imports: setup ## imports point downward only
 format: setup ## ruff's fixes and format, written to the files
 	@.venv/bin/ruff check --fix-only .
 	@.venv/bin/ruff format .
+
+soak: setup ## a job's output at full size (1 GiB, kills, peak memory), with figures (ARGS=--quick: a sixteenth)
+	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
 
 mutants: setup ## remove one guard at a time and see the model tests catch it
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)

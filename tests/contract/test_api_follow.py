@@ -96,6 +96,62 @@ async def test_bytes_that_never_arrive_are_told_as_a_gap(world: World, monkeypat
     assert '"type":"ended"' in lines[-1].decode()
 
 
+async def _lossy(agent: Agent, start: StartJob) -> None:
+    """before, 500 bytes of stderr lost, after; then the end, with 30 bytes of stdout dropped after the last byte."""
+    await agent.output(start, 0, b"before")
+    lost = ((2, 500, "disk", AT + 6),)
+    await agent.link.send(frames.OutputChunk(start.job, 1, 6, ((1, 5, AT + 6),), b"after", lost).to_bytes())
+    await agent.output_acked(11)
+
+
+STATS = {"output_gaps": [{"stream": "stdout", "cause": "quota", "bytes": 30, "at_end": 30}]}
+
+
+async def test_what_was_never_stored_is_told_where_it_is_missing(world: World) -> None:
+    async with running_job(world) as (agent, start):
+        await _lossy(agent, start)
+        await agent.ended(start, 11, stats=STATS)
+    for kind in ("follow", "output"):
+        target = f"/v1/jobs/{start.job}/{kind}"
+        lines = [line for line in await world.whole_stream(target) if line["type"] in ("output", "gap")]
+        shown = [(one["type"], one["offset"], one["stream"], one.get("bytes"), one.get("cause")) for one in lines]
+        assert shown == [
+            ("output", 0, "stdout", None, None),
+            ("gap", 6, "stderr", 500, "disk"),
+            ("output", 6, "stdout", None, None),
+            ("gap", 11, "stdout", 30, "quota"),
+        ]
+        assert all(line["why"] for line in lines if line["type"] == "gap")
+        for offset, gaps in ((6, 2), (7, 1), (11, 1), (12, 0)):
+            later = await world.whole_stream(f"{target}?offset={offset}")
+            assert len([line for line in later if line["type"] == "gap"]) == gaps, offset
+        only = await world.whole_stream(f"{target}?stream=stdout")
+        assert [line["cause"] for line in only if line["type"] == "gap"] == ["quota"]
+        assert only[-1]["held"] == 11
+
+
+async def test_a_stream_begins_at_a_time(world: World) -> None:
+    async with running_job(world) as (agent, start):
+        for offset in range(0, 10, 2):  # read at AT + offset
+            await agent.output(start, offset, b"%02d" % offset, stream=1 + offset // 2 % 2)
+        await agent.output_acked(10)
+        target = f"/v1/jobs/{start.job}"
+        now = await world.whole_stream(f"{target}/output?since={AT + 4}")
+        assert output_of(now) == b"040608"
+        following = asyncio.create_task(world.whole_stream(f"{target}/follow?since={AT + 7}"))
+        late = asyncio.create_task(world.whole_stream(f"{target}/follow?since={AT + 11.5}"))
+        await until(lambda: len(world.service.feed._watchers.get(start.job, ())) == 2)
+        await agent.output(start, 10, b"10")
+        await agent.output(start, 12, b"12", stream=2)
+        await agent.ended(start, 14)
+        assert output_of(await following) == b"081012"
+        assert output_of(await late) == b"12", "nothing that was read before, however late it comes"
+        for stream, text in (("stdout", b"040810"), ("stderr", b"0612")):
+            only = await world.whole_stream(f"{target}/output?since={AT + 4}&stream={stream}&offset=3")
+            assert output_of(only, stream) == text
+        assert output_of(await world.whole_stream(f"{target}/output?since={AT + 4}&offset=6")) == b"06081012"
+
+
 async def test_a_tail_that_arrives_late_is_waited_for(world: World) -> None:
     async with running_job(world) as (agent, start):
         await agent.output(start, 0, b"head ")
@@ -108,6 +164,26 @@ async def test_a_tail_that_arrives_late_is_waited_for(world: World) -> None:
         assert output_of(lines) == b"head tail"
         assert lines[-1]["type"] == "ended"
         assert "gap" not in {line["type"] for line in lines}
+
+
+async def test_a_tail_is_waited_for_after_a_long_silence_too(world: World) -> None:
+    """What a quiet job writes right before its end may arrive after the report of the end."""
+    async with running_job(world) as (agent, start):
+        lines: list[bytes] = []
+
+        async def read() -> None:
+            async for line in follow_job(world.service, start.job, 0, tail_s=1.5):
+                lines.append(line)
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(2.0)
+        await agent.ended(start, 4)
+        await asyncio.sleep(0.7)
+        assert not reading.done()
+        await agent.output(start, 0, b"late")
+        await reading
+    assert [b'"type":"gap"' in line for line in lines].count(True) == 0
+    assert any(b'"type":"output"' in line for line in lines)
 
 
 async def test_a_quiet_stream_beats(world: World) -> None:

@@ -88,7 +88,7 @@ class House:
                 body = json.loads(file.read_text())
                 pids += [body["pid"], body["leader_pid"]]
         for pid in pids:
-            if pid is not None and str(self.home).encode() in _environment(pid):
+            if pid is not None and str(self.home).encode() in environment_of(pid):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -97,7 +97,7 @@ class House:
         return [job["id"] for job in json.loads(done.stdout)["jobs"]] if done.returncode == 0 else []
 
 
-def _environment(pid: int) -> bytes:
+def environment_of(pid: int) -> bytes:
     """What a process was started with; empty where it is gone. A pid from a file may be somebody else's by now."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()

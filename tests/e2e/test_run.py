@@ -44,7 +44,7 @@ def test_both_streams_arrive_byte_for_byte(house: House, tmp_path: Path) -> None
     logged = house.rc("logs", job)
     assert (logged.stdout, logged.stderr) == (done.stdout, done.stderr)
     pieces = [json.loads(line) for line in house.rc("logs", job, "-o", "json").stdout.splitlines()]
-    assert {piece["type"] for piece in pieces} <= {"job", "output", "ended"}
+    assert {piece["type"] for piece in pieces} == {"job", "output", "end", "account"}
 
 
 def test_two_lines_at_the_end_say_how_it_ended_and_what_it_did(house: House) -> None:

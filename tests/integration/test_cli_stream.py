@@ -259,6 +259,45 @@ def test_a_kept_connection_that_was_closed_is_made_anew(script: Script) -> None:
     assert len(script.requests) == 2
 
 
+def test_a_controller_that_goes_again_while_it_comes_up_is_one_more_break(script: Script) -> None:
+    script.answers = [
+        say(chunked([RUNNING, output(0, DATA[:10])], whole=False)),
+        say(chunked([output(10, DATA[10:]), ENDED])),
+    ]
+    revived: list[int] = []
+
+    def revive() -> None:
+        revived.append(len(script.requests))
+        raise TenureError("controller_unreachable", "it is gone again")
+
+    events = list(Following(Transport(script.path), job="jabc", revive=revive))
+    assert b"".join(event["data"] for event in events if event["type"] == "output") == DATA
+    assert revived == [1]
+
+
+def test_a_gap_is_handed_out_once_however_often_the_stream_begins_again(script: Script) -> None:
+    gap = {"type": "gap", "offset": 10, "stream": "stdout", "bytes": 9, "cause": "disk", "why": "full"}
+    script.answers = [
+        say(chunked([RUNNING, output(0, DATA[:10]), gap], whole=False)),
+        say(chunked([gap, output(10, DATA[10:20])], whole=False)),
+        say(chunked([output(20, DATA[20:]), {**gap, "offset": len(DATA)}, ENDED])),
+    ]
+    events = list(Following(Transport(script.path), job="jabc"))
+    assert [event["offset"] for event in events if event["type"] == "gap"] == [10, len(DATA)]
+
+
+def test_a_time_is_asked_for_until_its_place_is_known(script: Script) -> None:
+    script.answers = [
+        say(chunked([RUNNING], whole=False)),
+        say(chunked([output(100, DATA[100:110])], whole=False)),
+        say(chunked([output(110, DATA[110:]), ENDED])),
+    ]
+    following = Following(Transport(script.path), job="jabc", since=5.5)
+    assert b"".join(event["data"] for event in following if event["type"] == "output") == DATA[100:]
+    asked = [target.partition("?")[2] for target in script.targets()]
+    assert asked == ["offset=0&since=5.5", "offset=0&since=5.5", "offset=110"]
+
+
 def test_the_typed_client_takes_more_and_less_than_it_knows(script: Script) -> None:
     script.answers = [say(plain({**job("ended"), "newer": 1, "outcome": {"ending": "exited", "code": 7, "newer": 2}}))]
     found = Client(script.path).job("jabc")
@@ -269,10 +308,13 @@ def test_the_typed_client_takes_more_and_less_than_it_knows(script: Script) -> N
 
 
 def test_a_whole_run_stays_light(script: Script) -> None:
-    script.answers = [say(chunked([RUNNING, output(0, b"out\n"), output(4, b"err\n", "stderr"), ENDED]))]
+    counted = {"stats": {"stdout_bytes": 4, "stderr_bytes": 4}}
+    over = {"type": "ended", "job": job("ended", outcome=counted, output_bytes=8), "held": 8}
+    script.answers = [say(chunked([RUNNING, output(0, b"out\n"), output(4, b"err\n", "stderr"), over]))]
     code = (
         "import sys; from tenure.cli.main import main; code = main(['run', '-q', '--', 'x']); "
-        "heavy = {'typing', 'dataclasses', 'pathlib', 'argparse', 'subprocess', 'asyncio', 'tenure.paths', 'typer'}; "
+        "heavy = {'tenure.sdk.account', 'typing', "
+        " 'dataclasses', 'pathlib', 'argparse', 'subprocess', 'asyncio', 'tenure.paths', 'typer'}; "
         "assert not heavy & set(sys.modules), heavy & set(sys.modules); sys.exit(code)"
     )
     done = subprocess.run(
@@ -309,4 +351,4 @@ def test_a_gap_is_told(script: Script) -> None:
     script.answers = [say(chunked([RUNNING, output(0, b"12345"), gap, ENDED]))]
     done = rc(script, "attach", "jabc")
     assert (done.returncode, done.stdout) == (7, b"12345")
-    assert b"9 bytes of output from byte 5 on are missing" in done.stderr
+    assert b"9 bytes of output are missing here, at byte 5: lost" in done.stderr

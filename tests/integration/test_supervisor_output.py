@@ -24,6 +24,7 @@ from tests.crash.record import build_shim, record
 from tests.crash.replay import losses
 from tests.integration.supervised import Floor, Running, alive, tool, until
 
+from tenure.agent.shipper import DISK, QUOTA
 from tenure.agent.spawner import PROGRAM
 
 MIB = 1 << 20
@@ -146,6 +147,10 @@ async def test_a_full_disk_costs_bytes_and_nothing_else(floor: Floor) -> None:
     assert (ended["stdout_bytes"], ended["stderr_bytes"]) == (1_000_000, 5)
     assert "No space left" in ended["output_error"]
     assert run.index() == []
+    assert {(gap["stream"], gap["cause"], gap["bytes"], gap["at_end"]) for gap in ended["output_gaps"]} == {
+        ("stdout", "disk", 1_000_000, 1_000_000),
+        ("stderr", "disk", 5, 5),
+    }
 
 
 @pytest.mark.root(reason="a file system that is really full (a mounted tmpfs) still takes exit.json")
@@ -214,9 +219,38 @@ os.write(1, b"after\\n")
         late = run.output.removeprefix(b"before\n").removesuffix(b"after\n")  # the y may have come into new room
         assert (run.output, late) in ((b"before\n" + late + b"after\n", b""), (b"before\n" + late + b"after\n", b"y"))
         records = [(offset, length, stream) for offset, length, stream, _ in run.index()]
-        assert records[:2] == [(0, 7, 1), (7, 0, 1)]  # a record without bytes: here some of stdout were lost
-        assert sum(length for _, length, _ in records) == len(run.output)
+        assert records[0] == (0, 7, 1)
+        assert records[1] == (7, 50_001 - len(late), 1 | DISK)  # so many of stdout were lost here
+        assert sum(length for _, length, stream in records if stream == 1) == len(run.output)
         assert ended["output_lost_bytes"] == 50_001 - len(late)
+
+
+@pytest.mark.parametrize("quota", [1, 4096, 99_999])
+async def test_a_quota_keeps_what_fits_exactly_and_the_job_never_notices(floor: Floor, quota: int) -> None:
+    data = bytes(n % 251 for n in range(100_000))
+    code = "os.write(1, b''); [os.write(1, bytes(n % 251 for n in range(a, a + 1000))) for a in range(0, 100000, 1000)]"
+    run = await floor.python(code + "; os.write(2, b'e' * 70_000); sys.exit(9)", output_quota=quota)
+    ended = await run.ended()
+    assert ended["code"] == 9
+    assert run.output == data[:quota]
+    assert (ended["stdout_bytes"], ended["stderr_bytes"], ended["output_bytes"]) == (100_000, 70_000, quota)
+    assert (ended["output_lost_bytes"], ended["output_error"]) == (0, None)
+    gaps = {gap["stream"]: gap for gap in ended["output_gaps"]}
+    assert gaps == {
+        "stdout": {"stream": "stdout", "cause": "quota", "bytes": 100_000 - quota, "at_end": 100_000 - quota},
+        "stderr": {"stream": "stderr", "cause": "quota", "bytes": 70_000, "at_end": 70_000},
+    }
+    *whole, (offset, length, tag, _) = run.index()
+    assert (offset, length, tag & QUOTA) == (quota, 0, QUOTA), "the place is marked, for the agent to announce"
+    assert sum(length for _, length, _, _ in whole) == quota
+    assert {stream for _, _, stream, _ in whole} == {1}
+
+
+async def test_a_quota_that_is_met_exactly_is_not_hit(floor: Floor) -> None:
+    run = await floor.shell("head -c 5000 /dev/zero; echo end >&2", output_quota=5004)
+    ended = await run.ended()
+    agree(run, ended)
+    assert (ended["output_bytes"], ended["output_gaps"], ended["output_quota_bytes"]) == (5004, [], 5004)
 
 
 async def test_a_stop_works_while_the_pipe_is_full_and_the_disk_stuck(floor: Floor) -> None:

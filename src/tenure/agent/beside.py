@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tenure.agent.quota import OutputQuota
+
 if TYPE_CHECKING:
     from tenure.agent.runs import Run
     from tenure.agent.shell import Shell
@@ -34,7 +36,7 @@ class Companion(Protocol):
 
 def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
     """Who watches beside this attempt. What one needs is loaded where there is one: a plain start waits for nobody."""
-    found: list[Companion] = []
+    found: list[Companion] = [OutputQuota(shell, run)]
     attempt = shell.state.attempts.get(run.key)
     spec = attempt.spec if attempt is not None else None
     if attempt is None or spec is None:

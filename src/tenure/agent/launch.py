@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from tenure.agent.shell import Shell
 
 
+def output_quota(shell: Shell, attempt: r.Attempt) -> int:
+    """Bytes of an attempt's output that are stored: the host's bound, or the job's own where that is lower."""
+    own = attempt.spec.output_quota_bytes if attempt.spec is not None else None
+    return min(shell.options.output_quota_bytes, own or shell.options.output_quota_bytes)
+
+
 def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
     """The content of spec.json. Without a working directory of its own the command runs in its scratch."""
     assert attempt.spec is not None, "an attempt that was declined is never launched"
@@ -43,4 +49,5 @@ def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
         "control": shell.control.kind,
         "cgroup_parent": shell.control.parent,
         "nudge": str(shell.layout.nudge_sock),
+        "output_quota": output_quota(shell, attempt),
     }

@@ -43,6 +43,9 @@ class Options:
     ``leftovers_every_s``, and every ``leftovers_idle_s`` where nothing happens. ``leftovers_root`` and
     ``leftovers_home`` stand in for ``/`` and the agent's home folder. ``image``: a word for the image as somebody
     declares it; where it is a new one, the next look is taken for the image.
+
+    ``output_quota_bytes``: how much of one attempt's output is stored, both streams together; what it writes beyond
+    that is read and counted, and not kept.
     """
 
     sim: bool = False
@@ -54,6 +57,7 @@ class Options:
     beat_every_s: float = 2.0
     settle_s: float = 3.0
     journal_limit_bytes: int = 8 << 20
+    output_quota_bytes: int = 8 << 30
     claims_dir: str = ""
     control: str = "auto"
     resting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -130,6 +134,8 @@ def _checked(layout: Layout, key: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86400:
             raise _bad(layout, f"agent.{key}", f"is {value!r}, not a number of seconds above 0")
         return float(value)
+    if key == "output_quota_bytes" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise _bad(layout, f"agent.{key}", f"is {value!r}, not a whole number of bytes above 0")
     wanted = type(getattr(Options(), key))
     if not isinstance(value, wanted):
         raise _bad(layout, f"agent.{key}", f"is {value!r}, not of type {wanted.__name__}")

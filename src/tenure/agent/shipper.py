@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenure.agent import records as r
-from tenure.wire.frames import OutputChunk
+from tenure.wire.frames import Lost, OutputChunk
 
+#: Offset, length, stream, UTC time. With a cause beside the stream: so many bytes of it were lost there, and are not
+#: stored; they take no room in the output.
 RUN = struct.Struct("<QIBxxxd")
+DISK, QUOTA = 16, 32
+_CAUSES = {DISK: "disk", QUOTA: "quota"}
 CHUNK_BYTES = 256 << 10
 CHUNK_RUNS = 1024
 #: Bytes sent and not acknowledged, at most, for one attempt.
@@ -109,7 +113,8 @@ class Shipper:
 def read_chunk(folder: Path, key: r.Key, offset: int, record: int) -> tuple[OutputChunk | None, int]:
     """The next chunk from ``offset`` on, and how many whole index records it used up.
 
-    A record longer than a chunk is sent in pieces; the records' count then stays behind at the one not used up.
+    A record longer than a chunk is sent in pieces; the records' count then stays behind at the one not used up. What
+    was lost before a byte travels with that byte, at the head of a chunk, so that both arrive or neither.
     """
     try:
         index = os.open(folder / "output.idx", os.O_RDONLY | os.O_CLOEXEC)
@@ -120,8 +125,16 @@ def read_chunk(folder: Path, key: r.Key, offset: int, record: int) -> tuple[Outp
     finally:
         os.close(index)
     runs: list[tuple[int, int, float]] = []
+    lost: list[Lost] = []
     used = size = 0
     for begin, length, stream, at in RUN.iter_unpack(raw[: len(raw) - len(raw) % RUN.size]):
+        if stream & ~3:
+            if size:
+                break
+            if length and begin >= offset:
+                lost.append((stream & 3, length, _CAUSES.get(stream & ~3, "unknown"), at))
+            used += 1
+            continue
         start = max(begin, offset)
         take = min(begin + length - start, CHUNK_BYTES - size)
         if begin + length > offset and take <= 0:
@@ -137,7 +150,7 @@ def read_chunk(folder: Path, key: r.Key, offset: int, record: int) -> tuple[Outp
     data = _read_exactly(folder / "output.bin", offset, size)
     if data is None:
         return None, 0
-    return OutputChunk(*key, offset, tuple(runs), data), used
+    return OutputChunk(*key, offset, tuple(runs), data, tuple(lost)), used
 
 
 def _read_exactly(path: Path, offset: int, size: int) -> bytes | None:
@@ -150,7 +163,8 @@ def _read_exactly(path: Path, offset: int, size: int) -> bytes | None:
 
 
 def _record_at(path: Path, offset: int) -> int:
-    """The number of the index record that holds ``offset``, by bisection; 0 where there is no index yet."""
+    """The number of the index record that holds ``offset``, or tells of a loss right before it, by bisection; 0 where
+    there is no index yet."""
     try:
         index = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -159,8 +173,8 @@ def _record_at(path: Path, offset: int) -> int:
         low, high = 0, os.fstat(index).st_size // RUN.size
         while low < high:
             middle = (low + high) // 2
-            begin, length, _, _ = RUN.unpack(os.pread(index, RUN.size, middle * RUN.size))
-            if begin + length <= offset:
+            begin, length, stream, _ = RUN.unpack(os.pread(index, RUN.size, middle * RUN.size))
+            if begin < offset if stream & ~3 else begin + length <= offset:
                 low = middle + 1
             else:
                 high = middle
@@ -178,9 +192,30 @@ def indexed_bytes(folder: Path) -> int:
         return 0
     try:
         for number in range(os.fstat(index).st_size // RUN.size - 1, -1, -1):
-            begin, length, _, _ = RUN.unpack(os.pread(index, RUN.size, number * RUN.size))
+            begin, length, stream, _ = RUN.unpack(os.pread(index, RUN.size, number * RUN.size))
+            length = 0 if stream & ~3 else length
             if begin + length <= held:
                 return int(begin + length)
         return 0
     finally:
         os.close(index)
+
+
+def quota_hit(folder: Path) -> tuple[int, float] | None:
+    """Where (offset) and when (UTC) bytes began not to be stored for the quota; None where that has not happened.
+
+    The supervisor writes that record once, at once, and after it nothing more.
+    """
+    try:
+        index = os.open(folder / "output.idx", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        last = os.fstat(index).st_size // RUN.size - 1
+        raw = os.pread(index, RUN.size, last * RUN.size) if last >= 0 else b""
+    finally:
+        os.close(index)
+    if len(raw) < RUN.size:
+        return None
+    begin, _, stream, at = RUN.unpack(raw)
+    return (begin, at) if stream & QUOTA else None

@@ -30,7 +30,8 @@ GATED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD}
 SETTLE_S = 0.5  # what outlived the command gets SIGTERM and this long (or the grace, if shorter) before SIGKILL
 CHUNK, DRAIN = 1 << 18, 256  # bytes of a read; reads of a stream once the tree is gone (an outsider may still write)
 RESERVE, EXIT_TRIES = ".exit.tmp", 130  # has its blocks from the start, for a full disk; else ten minutes of trying
-INDEX = struct.Struct("<QIBxxxd")  # offset, length, stream, time; length 0: bytes of that stream were lost here
+# Offset, length, stream, time. DISK or QUOTA beside the stream: lost, not stored; QUOTA, length 0: from here on.
+INDEX, DISK, QUOTA, TOP = struct.Struct("<QIBxxxd"), 16, 32, (1 << 32) - 1
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, SYS_CLONE3, CLONE_INTO_CGROUP = 1, 15, 36, 435, 1 << 33
 CLONE_NEWNS, CLONE_NEWPID, SLAVE_ALL, NO_SUID_DEV_EXEC = 1 << 17, 1 << 29, 1 << 14 | 1 << 19, 0b1110
 RLIMIT_LOCKS = 10  # of asm-generic/resource.h; the resource module has no name for it
@@ -170,19 +171,20 @@ class Tree:
 
 
 class Output:
-    """Moves both streams to output.bin and output.idx in a thread. A failing disk costs bytes, counted, and no more."""
+    """Moves both streams to output.bin and output.idx in a thread. A failing disk or the quota costs bytes, counted."""
 
     def __init__(self) -> None:
         (self.out, self.out_w), (self.err, self.err_w), (self.wake, self.wake_w) = os.pipe(), os.pipe(), os.pipe()
         os.set_blocking(self.out, False)
         os.set_blocking(self.err, False)
-        self.streams, self.seen, self.gaps = {self.out: 1, self.err: 2}, {1: 0, 2: 0}, {1: b"", 2: b""}
-        self.size, self.indexed, self.lost, self.error = 0, 0, 0, ""
+        self.streams, self.seen, self.size, self.indexed = {self.out: 1, self.err: 2}, {1: 0, 2: 0}, 0, 0
+        self.lost: dict[int, int] = {}  # bytes not stored, by stream and cause; gaps: those since the last that were
+        self.gaps, self.error = dict[int, tuple[int, float]](), ""
         self.bell, self.nudge_path = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), ""
         self.done, self.buffer = _thread.allocate_lock(), memoryview(bytearray(CHUNK))
 
-    def open(self, folder: str, nudge: str) -> None:
-        self.folder, flags = folder, os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    def open(self, folder: str, nudge: str, quota: int) -> None:
+        self.folder, self.quota, flags = folder, quota, os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.data, self.index = os.open("output.bin", flags, 0o600), os.open("output.idx", flags, 0o600)
         with suppress(OSError, TypeError):  # nobody to wake; an address holds 107 bytes, hence the detour
             self.nudge_path = f"/proc/self/fd/{os.open(os.path.dirname(nudge), os.O_PATH)}/{os.path.basename(nudge)}"
@@ -211,7 +213,7 @@ class Output:
         self.done.acquire()  # for good: if the thread could not be started, or not yet, this does its work
         for fd in self.streams:
             any(self.move(fd) <= 0 for _ in range(DRAIN))
-        if not (self.size or self.lost):
+        if not any(self.seen.values()):
             return  # nothing to keep: the sync of exit.json's folder keeps their names
         for fd in (self.data, self.index, os.open(".", os.O_RDONLY)):  # the folder: their names, before exit.json's
             try:
@@ -225,20 +227,41 @@ class Output:
             count = os.readv(fd, [self.buffer])
         except BlockingIOError:
             return -1
-        stream = self.streams[fd]
+        stream, now = self.streams[fd], time.time()
         self.seen[stream] += count
-        record = self.gaps[stream] + INDEX.pack(self.size, count, stream, time.time()) if count else b""
+        room = max(0, min(count, self.quota - self.size))
+        if room:
+            self.store(self.buffer[:room], stream, now)
+        if room < count and self.size >= self.quota and not self.gaps:
+            self.store(self.buffer[:0], stream | QUOTA, now)  # said at once, for the agent to announce
+        if room < count:
+            self.lose(stream | (QUOTA if self.size >= self.quota else DISK), count - room, now)
+        return count
+
+    def store(self, data: memoryview, tag: int, now: float) -> None:
+        lost = ((at, n, gap, since) for gap, (n, since) in self.gaps.items() for at in range(0, n, TOP))
+        record = b"".join(INDEX.pack(self.size, min(TOP, n - at), gap, since) for at, n, gap, since in lost)
+        record += INDEX.pack(self.size, len(data), tag, now)
         try:
-            write_all(self.data, self.buffer[:count])
+            write_all(self.data, data)
             write_all(self.index, record)
-            self.size, self.indexed, self.gaps[stream] = self.size + count, self.indexed + len(record), b""
+            self.size, self.indexed = self.size + len(data), self.indexed + len(record)
+            self.gaps.clear()
         except OSError as e:
             self.error = self.error or f"{e.strerror} (first at byte {self.size} of output.bin)"
-            self.lost, self.gaps[stream] = self.lost + count, INDEX.pack(self.size, 0, stream, time.time())
+            self.lose(tag & 3 | DISK, len(data), now)
             for file, size in ((self.data, self.size), (self.index, self.indexed)):
                 with suppress(OSError):  # what is past the last index record is not output
                     os.ftruncate(file, size)
-        return count
+
+    def told(self) -> list[dict[str, object]]:  # at_end: after the last byte that was stored; no index tells of those
+        names, ends = {1: "stdout", 2: "stderr"}, {tag: self.gaps.get(tag, (0, 0.0))[0] for tag in self.lost}
+        rows = ((names[tag & 3], "disk" if tag & DISK else "quota", n, ends[tag]) for tag, n in self.lost.items() if n)
+        return [dict(zip(("stream", "cause", "bytes", "at_end"), row, strict=True)) for row in rows]
+
+    def lose(self, tag: int, count: int, now: float) -> None:
+        gap, since = self.gaps.get(tag, (0, now))
+        self.gaps[tag], self.lost[tag] = (gap + count, since), self.lost.get(tag, 0) + count
 
 
 class Attempt:
@@ -258,7 +281,7 @@ class Attempt:
         self.spec = json.loads(read_file("spec.json"))
         self.began = self.tree.ended = time.time(), time.monotonic()
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
-        self.output.open(folder, self.spec.get("nudge"))
+        self.output.open(folder, self.spec.get("nudge"), self.spec.get("output_quota") or 1 << 62)
         self.mine |= {"started_at": self.began[0], "mark": leave_mark()}
         self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
 
@@ -361,7 +384,9 @@ class Attempt:
         record |= {"output_bytes": output.size, "stdout_bytes": output.seen[1], "stderr_bytes": output.seen[2]}
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024  # the child was a copy of this one until exec
         peak, cpu = usage.ru_maxrss if usage.ru_maxrss > floor else None, usage.ru_utime + usage.ru_stime
-        record |= {"output_lost_bytes": output.lost, "output_error": output.error or None, "control": tree.kind}
+        lost = sum(count for tag, count in output.lost.items() if tag & DISK)
+        record |= {"output_lost_bytes": lost, "output_error": output.error or None, "control": tree.kind}
+        record |= {"output_quota_bytes": self.spec.get("output_quota"), "output_gaps": output.told()}
         return record | {"max_rss_kb": peak, "cpu_s": cpu, "boot_id": self.mine["boot_id"], "tree_empty": True}
 
 

@@ -23,17 +23,15 @@ COMMAND = Command(
 
 def main(given: Given) -> int:
     """Exit status: the job's own; 130 after Ctrl-C."""
+    offset = given.value("offset", 0)
+    screen = streaming.Screen(stdout=2 if given.json else 1, whole=not offset)
     following = Following(
-        session.transport(),
-        job=given.words[0],
-        offset=given.value("offset", 0),
-        revive=session.revive,
-        trouble=streaming.trouble,
+        session.transport(), job=given.words[0], offset=offset, revive=session.revive, trouble=screen.trouble
     )
-    screen = streaming.Screen(stdout=2 if given.json else 1)
     try:
         record = streaming.show(following, screen)
-        return streaming.finish(record, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
+        quiet, strict = given.flag("quiet"), given.flag("strict")
+        return streaming.finish(record, quiet=quiet, json=given.json, strict=strict, screen=screen)
     except KeyboardInterrupt:
         job = following.job or given.words[0]
         let_go(f"detached from job {job}; attach again with: rc attach {job} --offset {following.offset}")

@@ -7,7 +7,7 @@ import sys
 
 from tenure.cli import session, settings, streaming
 from tenure.cli.options import Command, Given, Option, usage_error
-from tenure.cli.text import duration, let_go, note, whole
+from tenure.cli.text import duration, let_go, note, size, whole
 from tenure.errors import TenureError
 from tenure.sdk import caller
 from tenure.sdk.following import Following
@@ -50,6 +50,7 @@ COMMAND = Command(
         Option("--need-disk", "SIZE", "start only with so much room for its scratch, such as 20G"),
         Option("--need-mem", "SIZE", "start only with so much memory available"),
         Option("--grace", "TIME", "from TERM to KILL when it is stopped (10s)", read=duration),
+        Option("--output-quota", "SIZE", "store no more of its output than that (the host's: 8G)", read=size),
         Option(
             "--window", "LIMITS", "limits of the verdict: grace=120,span=56,samples=8,period=1", read=settings.window
         ),
@@ -63,7 +64,7 @@ COMMAND = Command(
     most=None,
     rest=True,
     more="Ctrl-C cancels a job that waits in the queue and detaches from one that runs. With -o json the job's output\n"
-    "goes to standard error and its record to standard output. TIME reads 10, 10s, 5m, 2h or 1d.",
+    "goes to standard error and its record to standard output. TIME reads 10, 10s, 5m, 2h or 1d; SIZE 10k, 5M, 2G.",
 )
 
 
@@ -83,11 +84,12 @@ def main(given: Given) -> int:
         return _detached(given, connection, body)
     _mind_signals()
     for attempt in range(3):
-        following = Following(connection, body=body, revive=session.revive, trouble=streaming.trouble)
         screen = streaming.Screen(stdout=2 if given.json else 1)
+        following = Following(connection, body=body, revive=session.revive, trouble=screen.trouble)
         try:
             job = streaming.show(following, screen)
-            return streaming.finish(job, quiet=given.flag("quiet"), json=given.json, strict=given.flag("strict"))
+            quiet, strict = given.flag("quiet"), given.flag("strict")
+            return streaming.finish(job, quiet=quiet, json=given.json, strict=strict, screen=screen)
         except KeyboardInterrupt as asked:
             return _interrupted(following, body["key"], 143 if asked.args else 130, strict=given.flag("strict"))
         except BrokenPipeError:
@@ -133,6 +135,7 @@ def _request(given: Given) -> dict[str, Any]:
         "window": chosen.get("window") or {},
         "max_runtime_s": given.value("max-runtime"),
         "idle_timeout_s": given.value("idle-timeout"),
+        "output_quota_bytes": given.value("output-quota"),
         "idle_signal": given.text("idle-signal", "work"),
         "needs": _needs(given),
         "key": given.text("key") or os.urandom(16).hex(),

@@ -17,18 +17,40 @@ if TYPE_CHECKING:
 
 
 class Screen:
-    """Writes a job's streams to file descriptors, byte by byte as they came."""
+    """Writes a job's streams to file descriptors, byte by byte as they came, and counts them.
 
-    def __init__(self, stdout: int = 1, stderr: int = 2, only: str = "both") -> None:
+    ``whole`` says that it is shown from its first byte on, so that at the end the counts can be compared. On a terminal
+    a character that came in pieces is held back until it is whole, so that neither the other stream nor a note of ours
+    tears it; anywhere else the bytes go through as they come.
+    """
+
+    def __init__(self, stdout: int = 1, stderr: int = 2, only: str = "both", *, whole: bool = True) -> None:
         self._fds = {"stdout": stdout, "stderr": stderr}
         self._only = only
         self._open_line = False
+        self._held: dict[str, bytes] = {name: b"" for name, fd in self._fds.items() if os.isatty(fd)}
+        self.whole = whole
+        self.shown = {name: 0 for name in self._fds if only in ("both", name)}
+        self.gaps: list[dict[str, Any]] = []
+        self.held: int | None = None
 
     def write(self, stream: str, data: bytes) -> None:
         """All of the data, also where the other end takes it slowly. Raises ``BrokenPipeError`` where it is gone."""
-        if self._only not in ("both", stream):
+        if stream not in self.shown:
             return
-        fd, view = self._fds.get(stream, 1), memoryview(data)
+        count, terminal = len(data), stream in self._held
+        if terminal:
+            data = self._held[stream] + data
+            cut = len(data) - unfinished(data)
+            data, self._held[stream] = data[:cut], data[cut:]
+        self._put(self._fds[stream], data)
+        self.shown[stream] += count
+        if terminal and data:
+            self._open_line = data[-1:] != b"\n"
+
+    @staticmethod
+    def _put(fd: int, data: bytes) -> None:
+        view = memoryview(data)
         while view:
             try:
                 view = view[os.write(fd, view) :]
@@ -36,18 +58,80 @@ class Screen:
                 import select
 
                 select.select([], [fd], [])
-        self._open_line = not data.endswith(b"\n")
+
+    def flush(self) -> None:
+        """Writes what was held back and will not be completed any more."""
+        for stream, data in self._held.items():
+            if data:
+                self._held[stream], self._open_line = b"", True
+                self._put(self._fds[stream], data)
 
     def close_line(self) -> None:
-        """Ends a line that the job left open, so that a note of ours begins a new one, where both go to a terminal."""
+        """Ends a line that the job left open, so that a note of ours begins a new one, where both go to a terminal. A
+        progress bar that stands there with the cursor at its beginning is such a line, and stays readable."""
         if self._open_line and os.isatty(2):
             os.write(2, b"\n")
         self._open_line = False
+
+    def gap(self, event: Mapping[str, Any]) -> None:
+        """Says, where they would stand, that bytes are missing."""
+        stream = event.get("stream")
+        if stream is not None and stream not in self.shown:
+            return
+        self.keep_gap(event)
+        self.close_line()
+        count, what = event["bytes"], stream or "output"
+        note(f"{count} bytes of {what} are missing here, at byte {event['offset']}: {event['why']}")
+
+    def keep_gap(self, event: Mapping[str, Any]) -> None:
+        """Takes note of a gap, for ``account``."""
+        if len(self.gaps) < _MOST_GAPS:
+            self.gaps.append({name: event.get(name) for name in ("offset", "stream", "bytes", "cause", "why")})
+
+    def trouble(self, words: str | None, job: str | None) -> None:
+        """Tells of a broken connection, once, and of its return, on a line of its own."""
+        self.close_line()
+        trouble(words, job)
+
+    def account(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """What was written, stored and shown, compared as far as that can be."""
+        from tenure.sdk import account
+
+        return {**account.account(job, self.shown if self.whole else {}, self.held), "gaps": self.gaps}
+
+    def agrees(self, job: Mapping[str, Any]) -> bool:
+        """Whether the job's supervisor counted what was shown here: the usual end, told without more ado."""
+        stats = (job.get("outcome") or {}).get("stats") or {}
+        counts = [stats.get(f"{name}_bytes") for name in self._fds]
+        return self.whole and counts == list(self.shown.values()) and sum(counts) == job.get("output_bytes")
+
+
+_MOST_GAPS = 1000
+
+
+def unfinished(data: bytes) -> int:
+    """How many bytes at the end begin a character of UTF-8 that needs more; 0 to 3."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            need = 2 if 0xC2 <= byte <= 0xDF else 3 if 0xE0 <= byte <= 0xEF else 4 if 0xF0 <= byte <= 0xF4 else 1
+            return back if need > back else 0
+    return 0
 
 
 def show(following: Following, screen: Screen) -> dict[str, Any]:
     """Streams until the job is over; gives its record. A warning about its use is shown once, when it is made; so is
     each notice, and those on record before are part of the log that is shown from here."""
+    try:
+        _show(following, screen)
+    finally:
+        screen.flush()
+    screen.close_line()
+    assert following.record is not None
+    return following.record
+
+
+def _show(following: Following, screen: Screen) -> None:
     waiting, told = False, 0
     said: set[str] | None = None
     for event in following:
@@ -58,16 +142,14 @@ def show(following: Following, screen: Screen) -> dict[str, Any]:
         if kind == "output":
             screen.write(event["stream"], event["data"])
         elif kind == "gap":
-            screen.close_line()
-            note(f"{event['bytes']} bytes of output from byte {event['offset']} on are missing here: {event['why']}")
+            screen.gap(event)
+        elif kind == "ended":
+            screen.held = event.get("held")
         elif kind == "job":
             job = event["job"]
             if job["state"] == "queued" and not waiting and os.isatty(2):
                 waiting = True
                 note(f"job {job['id']} waits in the queue: {job['reason'] or 'no reason was told'}")
-    screen.close_line()
-    assert following.record is not None
-    return following.record
 
 
 def notices(job: Mapping[str, Any], told: int, screen: Screen) -> int:
@@ -169,9 +251,19 @@ STRICT = Option(
 )
 
 
-def finish(job: Mapping[str, Any], *, quiet: bool, json: bool, strict: bool = False) -> int:
+def differences(job: Mapping[str, Any], screen: Screen) -> None:
+    """Says where what was shown of a job that is over is not what it wrote. Nothing is said where nothing differs."""
+    if screen.whole and not screen.agrees(job):
+        for line in screen.account(job)["words"]:
+            note(f"output of job {job['id']}: {line}")
+
+
+def finish(
+    job: Mapping[str, Any], *, quiet: bool, json: bool, strict: bool = False, screen: Screen | None = None
+) -> int:
     """The end of a command that followed a job: the two lines or the record, and the job's exit status.
 
+    With the ``screen`` that its output was shown on, bytes that were written and not shown are told of.
     With ``strict`` an exit status of 0 becomes the verdict's, and a line says so, in the record too.
     """
     code, why = int(job["exit_status"]), ""
@@ -183,12 +275,15 @@ def finish(job: Mapping[str, Any], *, quiet: bool, json: bool, strict: bool = Fa
         from json import dumps
 
         said = {**job, "strict": {"exit": code, "words": why}} if strict else job
+        said = {**said, "output": screen.account(job)} if screen is not None else said
         sys.stdout.write(dumps(said) + "\n")
     else:
         _unmet(job)
     if not json and not quiet:
         for line in end_lines(job):
             note(line)
+    if screen is not None:
+        differences(job, screen)
     if why and (not quiet or code != job["exit_status"]):
         note(why)
     return code

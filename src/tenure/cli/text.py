@@ -183,6 +183,29 @@ def duration(text: str) -> float:
     return seconds
 
 
+def size(text: str) -> int:
+    """Bytes in a text such as ``500``, ``10k``, ``5M``, ``2G``, ``1T`` (1024 each). Raises ``ValueError``."""
+    power = "kmgt".find(text[-1:].lower()) + 1 if text else 0
+    digits = text[:-1] if power else text
+    if not digits.isascii() or not digits.isdigit() or not int(digits):
+        raise ValueError("a size reads 500, 10k, 5M or 2G, and is above 0")
+    return int(digits) << 10 * power
+
+
+def moment(text: str) -> float:
+    """A UTC time in seconds: so long ago (``10m``), or as ``2026-11-30T23:24:05`` (UTC unless it names an offset).
+    Raises ``ValueError`` with what is wrong."""
+    try:
+        return max(0.0, time.time() - duration(text))
+    except ValueError:
+        from datetime import UTC, datetime
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("a time reads 10m (so long ago) or 2026-11-30T23:24:05 (UTC)") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
 def whole(text: str) -> int:
     """A whole number; raises ``ValueError`` in words."""
     if not text.lstrip("-").isascii() or not text.removeprefix("-").isdigit():

@@ -1,6 +1,7 @@
 """One attempt's output on the controller's disk: exact bytes, and an index of where each run of a stream lies.
 
-``<job>.<attempt>.bin`` holds the bytes as read, ``.idx`` one record for each run: offset, length, stream, UTC time.
+``<job>.<attempt>.bin`` holds the bytes as read, ``.idx`` one record for each run: offset, length, stream, UTC time. A
+record with a cause beside its stream tells of bytes that were lost right before the run after it; it names none here.
 
 A record is written only after its bytes are known to be on disk; until then it is kept in memory, where readers find
 it. So whatever a crash leaves, every record that the index holds names bytes that are truly there, and everything
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +23,29 @@ from tenure.wire.frames import OutputChunk
 
 RUN = struct.Struct("<QIBxxxd")
 STREAMS = {1: "stdout", 2: "stderr"}
+#: What stands beside the stream of a loss.
+CAUSES = {16: "disk", 32: "quota", 64: "unknown"}
+_TAGS = {cause: tag for tag, cause in CAUSES.items()}
 #: Runs of one stream that were read within this many seconds are shown as one.
 TOGETHER_S = 0.01
 _CHECK_BYTES = RUN.size * 4096
+#: Runs of one answer: bytes that came one by one must not make it many times as large as they are.
+_PAGE_RUNS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes of one stream, read at one time: ``offset`` counts in the whole output of the attempt."""
+    """Bytes of one stream, read at one time: ``offset`` counts in the whole output of the attempt.
+
+    With a ``cause`` they are ``lost`` bytes that are not here, and ``length`` is 0.
+    """
 
     offset: int
     length: int
     stream: int
     at: float
+    lost: int = 0
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,9 @@ class AttemptOutput:
         if chunk.offset > self.size:
             return False
         position, records = chunk.offset, bytearray()
+        if chunk.offset == self.size and chunk.data:  # else they came before, with the byte that they go with
+            for stream, lost, cause, at in chunk.lost:
+                records += RUN.pack(self.size, lost, stream | _TAGS.get(cause, _TAGS["unknown"]), at)
         for stream, length, at in chunk.runs:
             end = position + length
             if end > self.size:
@@ -120,6 +135,17 @@ class AttemptOutput:
         found = _runs(self._idx, self._indexed, bytes(self._waiting), offset, min(offset + limit, self.size))
         return _with_bytes(self._bin, found)
 
+    def since(self, at: float) -> int:
+        """The offset of the first run that was read at or after a UTC time; the size where there is none.
+
+        By bisection: where the host's clock was set back, the place is one at which the times pass it.
+        """
+        number = _first(self._idx, self._indexed, lambda begin, length, stream, when: when < at)
+        waiting = bytes(self._waiting)
+        if number * RUN.size < self._indexed:
+            return int(RUN.unpack(os.pread(self._idx, RUN.size, number * RUN.size))[0])
+        return next((begin for begin, _, _, when in RUN.iter_unpack(waiting) if when >= at), self.size)
+
     def close(self) -> None:
         """Closes both files."""
         os.close(self._bin)
@@ -146,29 +172,52 @@ def read_closed(bin_path: Path, idx_path: Path, offset: int, limit: int) -> list
         os.close(data)
 
 
+def since_closed(idx_path: Path, at: float, size: int) -> int:
+    """``AttemptOutput.since`` for files that nobody writes."""
+    try:
+        index = os.open(idx_path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return size
+    try:
+        indexed = os.fstat(index).st_size // RUN.size * RUN.size
+        number = _first(index, indexed, lambda begin, length, stream, when: when < at)
+        raw = os.pread(index, RUN.size, number * RUN.size)
+        return int(RUN.unpack(raw)[0]) if len(raw) == RUN.size else size
+    finally:
+        os.close(index)
+
+
 def _good(index: int, held: int) -> tuple[int, int]:
     """How many bytes of an index are good records, and the end of the output they name.
 
     Read from the start, because what a crash left may look right again further on. Each record has to begin where the
-    one before it ends, and to lie within the bytes that are there.
+    one before it ends, and to lie within the bytes that are there. A loss without the run after it does not count: it
+    comes again with that run.
     """
-    end = position = 0
+    end = position = good = 0
     while raw := os.pread(index, _CHECK_BYTES, position):
         for offset, length, stream, _ in RUN.iter_unpack(raw[: len(raw) - len(raw) % RUN.size]):
-            if offset != end or not length or stream not in STREAMS or end + length > held:
-                return position, end
-            end += length
+            if offset != end or not length or stream & 3 not in STREAMS:
+                return good, end
             position += RUN.size
+            if stream in STREAMS:
+                if end + length > held:
+                    return good, end
+                end += length
+                good = position
+            elif stream & ~3 not in CAUSES:
+                return good, end
         if len(raw) < _CHECK_BYTES:
             break
-    return position, end
+    return good, end
 
 
 def _runs(index: int, indexed: int, waiting: bytes, offset: int, end: int) -> list[Run]:
-    """The runs that cover ``offset`` to ``end``, cut to that, those of one stream and moment joined."""
+    """The runs that cover ``offset`` to ``end``, cut to that, those of one stream and moment joined, and between them
+    the losses; a loss at ``offset`` comes first, one at ``end`` with the page that begins there."""
     found: list[Run] = []
-    position = _first_record(index, indexed, offset) * RUN.size
-    while offset < end:
+    position = _first(index, indexed, _before(offset)) * RUN.size
+    while offset < end and len(found) < _PAGE_RUNS:
         if position < indexed:
             raw = os.pread(index, min(_CHECK_BYTES, indexed - position), position)
             position += len(raw)
@@ -177,17 +226,23 @@ def _runs(index: int, indexed: int, waiting: bytes, offset: int, end: int) -> li
         if not raw:
             break
         for begin, length, stream, at in RUN.iter_unpack(raw):
+            if stream not in STREAMS:
+                if begin == offset:
+                    found.append(Run(begin, 0, stream & 3, at, length, CAUSES[stream & ~3]))
+                continue
             start, stop = max(begin, offset), min(begin + length, end)
             if start >= stop:
                 continue
             last = found[-1] if found else None
-            if last is not None and last.stream == stream and at - last.at < TOGETHER_S:
+            if last is not None and last.stream == stream and not last.lost and 0 <= at - last.at < TOGETHER_S:
                 found[-1] = Run(last.offset, stop - last.offset, stream, last.at)
             else:
                 found.append(Run(start, stop - start, stream, at))
             offset = stop
-            if offset >= end:
+            if offset >= end or len(found) >= _PAGE_RUNS:
                 break
+    while found and found[-1].lost:  # a crash kept it from the run after it
+        found.pop()
     return found
 
 
@@ -207,13 +262,17 @@ def _with_bytes(file: int, runs: list[Run]) -> list[tuple[Run, bytes]]:
     return told
 
 
-def _first_record(index: int, indexed: int, offset: int) -> int:
-    """The number of the index record that holds ``offset``, by bisection."""
+def _before(offset: int) -> Callable[[int, int, int, float], bool]:
+    """Whether a record tells of what lies before ``offset`` only; a loss right before it goes with what follows."""
+    return lambda begin, length, stream, at: begin + length <= offset if stream in STREAMS else begin < offset
+
+
+def _first(index: int, indexed: int, before: Callable[[int, int, int, float], bool]) -> int:
+    """The number of the first index record that is not ``before``, by bisection."""
     low, high = 0, indexed // RUN.size
     while low < high:
         middle = (low + high) // 2
-        begin, length, _, _ = RUN.unpack(os.pread(index, RUN.size, middle * RUN.size))
-        if begin + length <= offset:
+        if before(*RUN.unpack(os.pread(index, RUN.size, middle * RUN.size))):
             low = middle + 1
         else:
             high = middle

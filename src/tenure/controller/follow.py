@@ -1,8 +1,11 @@
 """A job as a stream of lines: its state whenever that changes, its output as it comes, and its end.
 
-Lines are JSON objects: ``job``, ``output`` (base64, with offset and stream), ``gap``, ``beat``, ``ended``, ``error``. A
-client that loses the stream goes on at the offset after the last byte it has. Nothing is read ahead of the client: a
-page of output is read when the one before it has gone out, so a slow reader costs a page and no more.
+Lines are JSON objects: ``job``, ``output`` (base64, with offset and stream), ``gap``, ``beat``, ``ended``, ``error``;
+where only what is here now is asked for, ``end`` is the last. A ``gap`` stands where bytes are missing, with how many,
+of which stream where that is known, and why: ``disk`` and ``quota`` were never stored, ``not_arrived`` may still come.
+``ended`` and ``end`` say how much is ``held`` here. A client that loses the stream goes on at the offset after the last
+byte it has. Nothing is read ahead of the client: a page of output is read when the one before it has gone out, so a
+slow reader costs a page and no more.
 """
 
 from __future__ import annotations
@@ -28,8 +31,17 @@ NDJSON = "application/x-ndjson"
 BEAT_S = 5.0
 #: Bytes of output read and sent at a time.
 PAGE = 256 * 1024
-#: How long an ended job's last output may take to arrive before the gap is told and the stream ends.
-TAIL_S = 10.0
+#: How long an ended job's last output may take to arrive before the gap is told and the stream ends. Longer than the
+#: agent's keeper may wait before it starts one that died again and again.
+TAIL_S = 30.0
+
+
+_WHY = {
+    "disk": "the disk of the job's host refused them",
+    "quota": "the output quota was used up",
+    "unknown": "they were lost where they were written",
+    "not_arrived": "these bytes have not arrived from the host; they are kept there and follow when it answers",
+}
 
 
 def _line(body: Mapping[str, Any]) -> bytes:
@@ -42,15 +54,17 @@ async def follow_job(
     offset: int,
     *,
     stream: str = "both",
+    since: float | None = None,
     beat_s: float = BEAT_S,
     tail_s: float = TAIL_S,
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of one job from ``offset`` of its output on, ``stream`` both or one of stdout and stderr.
+    """The stream of one job from ``offset`` of its output on, ``stream`` both or one of stdout and stderr; with
+    ``since`` (UTC) from the first byte that was read then or later.
 
     Ends with ``ended``; or with ``error`` where it cannot go on; or with neither, when the controller goes down.
     """
     try:
-        async with aclosing(_follow(service, job_id, offset, stream, beat_s, tail_s)) as lines:
+        async with aclosing(_follow(service, job_id, offset, stream, since, beat_s, tail_s)) as lines:
             async for line in lines:
                 yield line
     except (TenureError, OSError) as error:
@@ -60,21 +74,29 @@ async def follow_job(
 
 
 async def _follow(
-    service: Controller, job_id: str, offset: int, stream: str, beat_s: float, tail_s: float
+    service: Controller, job_id: str, offset: int, stream: str, since: float | None, beat_s: float, tail_s: float
 ) -> AsyncGenerator[bytes, None]:
     shown = -1
-    moved_at = asyncio.get_running_loop().time()
+    moved_at, over = asyncio.get_running_loop().time(), False
+    if since is not None:
+        offset = await _since(service, await service.job(job_id), offset, since)
     with service.feed.watch(job_id) as changed:
         while True:
             changed.clear()
             job = await service.job(job_id)
-            over = job.state is JobState.ENDED
+            if (
+                job.state is JobState.ENDED and not over
+            ):  # the tail is waited for from here on, however long it was quiet
+                moved_at, over = asyncio.get_running_loop().time(), True
             if job.version != shown and not over:
                 shown = job.version
                 yield _line({"type": "job", "job": _view(service, job)})
             page = await _page(service, job, offset)
             for run, data in page:
                 offset = run.offset + len(data)
+                if since is not None and run.at < since:
+                    continue  # the job had not begun, or was quiet, when its output was looked through
+                since = None
                 if stream in ("both", STREAMS[run.stream]):
                     yield _output_line(run, data)
             now = asyncio.get_running_loop().time()
@@ -83,10 +105,9 @@ async def _follow(
                 continue
             missing = (job.output_bytes or 0) - offset
             if over and (missing <= 0 or now - moved_at >= tail_s):
-                if missing > 0:
-                    why = "these bytes have not arrived from the host; they are kept there and follow when it answers"
-                    yield _line({"type": "gap", "offset": offset, "bytes": missing, "why": why})
-                yield _line({"type": "ended", "job": _view(service, job)})
+                for line in _missing_at_end(job, offset, stream):
+                    yield line
+                yield _line({"type": "ended", "job": _view(service, job), "held": _held(service, job)})
                 return
             if service.feed.closing:
                 return
@@ -95,17 +116,51 @@ async def _follow(
 
 
 async def output_now(
-    service: Controller, job_id: str, offset: int, *, stream: str = "both"
+    service: Controller, job_id: str, offset: int, *, stream: str = "both", since: float | None = None
 ) -> AsyncGenerator[bytes, None]:
     """The output that is here now, from ``offset`` on, after one line with the job as it is."""
     job = await service.job(job_id)
+    if since is not None:
+        offset = await _since(service, job, offset, since)
     yield _line({"type": "job", "job": _view(service, job)})
-    end = service.outputs.size(job.id, job.attempt) if job.attempt else 0
+    end = _held(service, job)
     while offset < end and (page := await _page(service, job, offset)):
         for run, data in page:
             offset = run.offset + len(data)
             if stream in ("both", STREAMS[run.stream]):
                 yield _output_line(run, data)
+    for line in _missing_at_end(job, offset, stream):
+        yield line
+    yield _line({"type": "end", "offset": offset, "held": end})
+
+
+async def _since(service: Controller, job: Job, offset: int, since: float) -> int:
+    return max(offset, await service.outputs.since(job.id, job.attempt, since)) if job.attempt else offset
+
+
+def _held(service: Controller, job: Job) -> int:
+    return service.outputs.size(job.id, job.attempt) if job.attempt else 0
+
+
+def _missing_at_end(job: Job, offset: int, stream: str) -> list[bytes]:
+    """The gaps after the last byte that is here, of a job that is over: what has not arrived, and what was not stored
+    after the last byte that was (no index tells of that, the record of the end does)."""
+    if job.state is not JobState.ENDED or offset > (job.output_bytes or 0):
+        return []
+    told = []
+    missing = (job.output_bytes or 0) - offset
+    if missing > 0:
+        told.append(_gap(offset, None, missing, "not_arrived"))
+    gaps = job.outcome.stats.get("output_gaps") if job.outcome is not None else None
+    for gap in gaps if isinstance(gaps, list) else ():
+        if gap.get("at_end") and stream in ("both", gap.get("stream")):
+            told.append(_gap(job.output_bytes or 0, gap["stream"], int(gap["at_end"]), str(gap["cause"])))
+    return told
+
+
+def _gap(offset: int, stream: str | None, count: int, cause: str, at: float | None = None) -> bytes:
+    body = {"type": "gap", "offset": offset, "bytes": count, "stream": stream, "cause": cause, "at": at}
+    return _line({**body, "why": _WHY.get(cause, _WHY["unknown"])})
 
 
 async def _page(service: Controller, job: Job, offset: int) -> list[tuple[Run, bytes]]:
@@ -113,6 +168,8 @@ async def _page(service: Controller, job: Job, offset: int) -> list[tuple[Run, b
 
 
 def _output_line(run: Run, data: bytes) -> bytes:
+    if run.lost:
+        return _gap(run.offset, STREAMS[run.stream], run.lost, run.cause, run.at)
     # By hand: the encoder would look at every character of the data again.
     head = f'{{"type":"output","offset":{run.offset},"stream":"{STREAMS[run.stream]}","at":{run.at!r},"data":"'
     return b"".join((head.encode("ascii"), base64.b64encode(data), b'"}\n'))

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenure.controller.attempt_output import AttemptOutput, Run, Snapshot, read_closed
+from tenure.controller.attempt_output import AttemptOutput, Run, Snapshot, read_closed, since_closed
 from tenure.controller.logs import Log
 from tenure.paths import Layout
 from tenure.wire.frames import OutputChunk
@@ -227,6 +227,13 @@ class OutputStore:
             return self._layout.output_bin(job, attempt).stat().st_size
         except FileNotFoundError:
             return 0
+
+    async def since(self, job: str, attempt: int, at: float) -> int:
+        """The offset of the first run that was read at or after a UTC time; the size where there is none yet."""
+        found = self._held.get((job, attempt))
+        if found is not None and found.output is not None:
+            return found.output.since(at)
+        return await asyncio.to_thread(since_closed, self._paths((job, attempt))[1], at, self.size(job, attempt))
 
     async def read(self, job: str, attempt: int, offset: int, limit: int) -> list[tuple[Run, bytes]]:
         """The runs from ``offset`` on with their bytes, at most ``limit`` bytes; empty where there is no more now."""

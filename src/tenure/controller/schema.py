@@ -203,6 +203,7 @@ class SpecView(View):
     needs: list[str]
     keep: bool
     stage: dict[str, Any]
+    output_quota_bytes: int | None
 
 
 class JobView(View):
@@ -262,7 +263,8 @@ class JobList(View):
 
 
 class Line(BaseModel):
-    """One line of a job's stream: ``job``, ``output`` (``data`` is base64), ``gap``, ``beat``, ``ended``, ``error``."""
+    """One line of a job's stream: ``job``, ``output`` (``data`` is base64), ``gap``, ``beat``, ``ended``, ``error``; of
+    the output as it is now ``end``. ``cause`` of a gap: disk, quota, not_arrived, unknown; ``held``: bytes here."""
 
     type: str
     job: JobView | None = None
@@ -271,7 +273,9 @@ class Line(BaseModel):
     at: float | None = None
     data: str | None = None
     bytes: int | None = None
+    cause: str | None = None
     why: str | None = None
+    held: int | None = None
     error: ErrorBody | None = None
 
 

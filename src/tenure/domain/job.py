@@ -109,6 +109,7 @@ class JobSpec:
     ``idle_signal`` says what counts as a sign of life: ``work`` (output, CPU or GPU work) or ``output`` alone.
     ``needs`` are the canonical texts of what must be there before the command may start; ``keep`` keeps the scratch
     after the end; ``stage`` describes the tree to be unpacked into it (hash, size, commit, dirty), empty for none.
+    ``output_quota_bytes`` bounds how much of its output is stored, where that is less than its host allows.
     """
 
     argv: tuple[str, ...]
@@ -129,6 +130,7 @@ class JobSpec:
     needs: tuple[str, ...] = ()
     keep: bool = False
     stage: Mapping[str, Any] = field(default_factory=dict)
+    output_quota_bytes: int | None = None
 
 
 @dataclass(frozen=True)  # no slots: see replacing

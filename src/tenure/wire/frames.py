@@ -5,7 +5,7 @@ Each side sends its wire version first and the two may differ by one. Fields tha
 version may add but never take away; the previous version's messages are kept as captures.
 
 Version 2 added reports of the kind ``notice``; a controller of version 1 acknowledges them and shows nothing.
-It also added ``floors`` to the welcome.
+It also added ``floors`` to the welcome, and ``lost`` to the heads of output frames.
 
 Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``left`` (body), ``beat``, and output.
 Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -155,11 +155,18 @@ def check_wire(version: object) -> int:
     return min(version, WIRE)
 
 
+#: Bytes of an output that were not stored where it was written: stream, how many, cause, UTC time of the first.
+Lost: TypeAlias = tuple[int, int, str, float]
+#: Why: the disk refused them, or the attempt's quota was used up.
+CAUSES: Final = ("disk", "quota", "unknown")
+
+
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
     """Bytes of an attempt's output as read, starting at ``offset``.
 
-    ``runs`` cuts ``data`` into pieces of one stream: (stream 1 or 2, length, UTC time it was read).
+    ``runs`` cuts ``data`` into pieces of one stream: (stream 1 or 2, length, UTC time it was read). ``lost`` is what
+    was lost between the byte before ``offset`` and the one at it.
     """
 
     job: str
@@ -167,10 +174,13 @@ class OutputChunk:
     offset: int
     runs: tuple[tuple[int, int, float], ...]
     data: bytes
+    lost: tuple[Lost, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The binary frame."""
-        head = {"job": self.job, "attempt": self.attempt, "offset": self.offset, "runs": self.runs}
+        head: dict[str, Any] = {"job": self.job, "attempt": self.attempt, "offset": self.offset, "runs": self.runs}
+        if self.lost:
+            head["lost"] = self.lost
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + self.data
 
     @classmethod
@@ -180,13 +190,16 @@ class OutputChunk:
         try:
             body = json.loads(head, parse_constant=_no_number)
             runs = tuple((int(s), int(n), float(t)) for s, n, t in body["runs"])
-            chunk = cls(str(body["job"]), int(body["attempt"]), int(body["offset"]), runs, data)
+            lost = tuple((int(s), int(n), str(why), float(t)) for s, n, why, t in body.get("lost", ()))
+            chunk = cls(str(body["job"]), int(body["attempt"]), int(body["offset"]), runs, data, lost)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TenureError("invalid_request", f"an output frame that cannot be read: {error}") from error
         if (
             chunk.attempt < 1
             or chunk.offset < 0
             or any(s not in (1, 2) or n < 1 or not isfinite(t) for s, n, t in runs)
+            or any(s not in (1, 2) or not 1 <= n < 1 << 32 or not isfinite(t) for s, n, _, t in lost)
+            or (lost and not runs)
         ):
             raise TenureError("invalid_request", "an output frame with an attempt, offset or run that cannot be")
         if sum(length for _, length, _ in chunk.runs) != len(data):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenure.agent import shipper as s
-from tenure.agent.shipper import RUN, Shipper, indexed_bytes
+from tenure.agent.shipper import DISK, QUOTA, RUN, Shipper, indexed_bytes, quota_hit
 from tenure.wire.frames import OutputChunk
 
 KEY = ("j1", 1)
@@ -28,6 +28,7 @@ class Taker:
     def __init__(self) -> None:
         self.data = bytearray()
         self.runs: list[tuple[int, int]] = []
+        self.lost: list[tuple[int, int, int, str]] = []
 
     async def send(self, frame: bytes) -> None:
         chunk = OutputChunk.from_bytes(frame)
@@ -36,6 +37,7 @@ class Taker:
         assert chunk.data[: len(known)] == known, "bytes sent again differ"
         self.data += chunk.data[len(known) :]
         if not known:
+            self.lost += [(chunk.offset, stream, count, cause) for stream, count, cause, _ in chunk.lost]
             self.runs += [(stream, length) for stream, length, _ in chunk.runs]
 
 
@@ -129,3 +131,36 @@ async def test_a_store_that_dropped_a_chunk_is_tried_again(tmp_path: Path) -> No
     now[0] += s.STALLED_S + 1
     assert await shipper.pump(taker.send)
     assert bytes(taker.data) == b"0123456789"
+
+
+def lose(folder: Path, stream: int, count: int, cause: int) -> None:
+    """Says, as a supervisor does once it can write again, that bytes were lost where the output is now."""
+    size = (folder / "output.bin").stat().st_size if (folder / "output.bin").exists() else 0
+    with (folder / "output.idx").open("ab") as index:
+        index.write(RUN.pack(size, count, stream | cause, 1.0))
+
+
+@pytest.mark.parametrize("acked", [0, 3, 10, 11])
+async def test_a_loss_travels_with_the_byte_after_it(tmp_path: Path, acked: int) -> None:
+    lose(tmp_path, 2, 7, DISK)
+    write(tmp_path, (1, b"0123456789"))
+    lose(tmp_path, 1, 50_000, DISK)
+    lose(tmp_path, 2, 1, DISK)
+    write(tmp_path, (1, b"abc"), (2, b"d"))
+    lose(tmp_path, 1, 0, QUOTA)
+    shipper, taker = Shipper(), Taker()
+    taker.data += b"0123456789abcd"[:acked]
+    shipper.add(KEY, tmp_path, acked)
+    await drain(shipper, taker)
+    assert bytes(taker.data) == b"0123456789abcd"
+    expected = [(0, 2, 7, "disk"), (10, 1, 50_000, "disk"), (10, 2, 1, "disk")]
+    assert taker.lost == [one for one in expected if one[0] >= acked]
+    assert indexed_bytes(tmp_path) == 14
+
+
+async def test_a_hit_quota_is_found_by_its_record_alone(tmp_path: Path) -> None:
+    assert quota_hit(tmp_path) is None
+    write(tmp_path, (1, b"full"))
+    assert quota_hit(tmp_path) is None
+    lose(tmp_path, 1, 0, QUOTA)
+    assert quota_hit(tmp_path) == (4, 1.0)

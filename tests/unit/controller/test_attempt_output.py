@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenure.controller.attempt_output import RUN, AttemptOutput, read_closed
+from tenure.controller.attempt_output import RUN, AttemptOutput, Run, read_closed, since_closed
 from tenure.wire.frames import OutputChunk
 
 
@@ -205,3 +206,73 @@ def test_a_long_index_is_checked_whole(tmp_path: Path) -> None:
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     AttemptOutput(*paths(tmp_path)).close()
     assert {path.stat().st_mode & 0o777 for path in paths(tmp_path)} == {0o600}
+
+
+def told(pieces: list[tuple[Run, bytes]]) -> list[object]:
+    """What a reader sees: bytes, and losses as (offset, stream, count, cause)."""
+    return [(r.offset, r.stream, r.lost, r.cause) if r.lost else data for r, data in pieces]
+
+
+LOSS = (1, 500, "disk", 2.0)
+
+
+def test_a_loss_stands_in_its_place_and_once(tmp_path: Path) -> None:
+    output = AttemptOutput(*paths(tmp_path))
+    first, second = chunk(0, (1, b"before")), chunk(6, (2, b"after"))
+    lossy = dataclasses.replace(second, lost=(LOSS, (2, 1, "quota", 2.0)))
+    for one in (first, lossy, lossy, first):
+        assert output.append(one)
+    wanted: list[object] = [b"before", (6, 1, 500, "disk"), (6, 2, 1, "quota"), b"after"]
+    assert told(output.read(0, 100)) == wanted
+    sync(output)
+    assert told(output.read(0, 100)) == wanted
+    assert told(output.read(0, 6)) == [b"before"], "it goes with what follows it"
+    assert told(output.read(6, 100)) == wanted[1:]
+    assert told(output.read(7, 100)) == [b"fter"]
+    output.close()
+    assert told(read_closed(*paths(tmp_path), 0, 100)) == wanted
+    again = AttemptOutput(*paths(tmp_path))
+    assert again.size == 11
+    assert told(again.read(0, 100)) == wanted
+    again.close()
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_crash_between_a_loss_and_its_byte_does_not_double_it(tmp_path: Path, kept: int) -> None:
+    output = AttemptOutput(*paths(tmp_path))
+    output.append(chunk(0, (1, b"before")))
+    lossy = dataclasses.replace(chunk(6, (2, b"after")), lost=(LOSS, LOSS))
+    output.append(lossy)
+    sync(output)
+    output.close()
+    os.truncate(paths(tmp_path)[1], RUN.size * (1 + kept))
+    assert told(read_closed(*paths(tmp_path), 6, 100)) == ([(6, 1, 500, "disk")] * 2 + [b"after"] if kept == 3 else [])
+    again = AttemptOutput(*paths(tmp_path))
+    again.append(lossy)
+    assert told(again.read(0, 100)) == [b"before", (6, 1, 500, "disk"), (6, 1, 500, "disk"), b"after"]
+    again.close()
+
+
+@pytest.mark.parametrize("durable", [0, 2, 5])
+def test_a_time_is_found_by_the_index(tmp_path: Path, durable: int) -> None:
+    output = AttemptOutput(*paths(tmp_path))
+    for number in range(5):
+        output.append(OutputChunk("j1", 1, number * 3, ((1 + number % 2, 3, 10.0 * number),), b"abc"))
+        if number + 1 == durable:
+            sync(output)
+    for at, offset in ((-1.0, 0), (0.0, 0), (0.1, 3), (30.0, 9), (39.9, 12), (40.0, 12), (40.1, 15)):
+        assert output.since(at) == offset
+    sync(output)
+    output.close()
+    assert [since_closed(paths(tmp_path)[1], at, 15) for at in (0.0, 30.0, 40.1)] == [0, 9, 15]
+    assert since_closed(tmp_path / "none", 1.0, 0) == 0
+
+
+def test_a_page_holds_no_more_runs_than_it_should(tmp_path: Path) -> None:
+    """Bytes that came one by one, a second apart: a page of them is short, and the next goes on after it."""
+    output = AttemptOutput(*paths(tmp_path))
+    count = 10_000
+    output.append(OutputChunk("j1", 1, 0, tuple((1, 1, float(n)) for n in range(count)), b"x" * count))
+    assert len(output.read(0, 1 << 20)) < count
+    assert everything(output) == b"x" * count
+    output.close()

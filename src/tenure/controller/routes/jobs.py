@@ -81,6 +81,7 @@ class SubmitBody(BaseModel):
     needs: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default_factory=list, max_length=200)
     keep: bool = False
     stage: dict[str, Any] = Field(default_factory=dict)
+    output_quota_bytes: int | None = Field(None, ge=1, le=1 << 62)
     key: str | None = Field(None, min_length=1, max_length=200)
     wait: bool = True
 
@@ -142,10 +143,15 @@ class SubmitBody(BaseModel):
             needs=canonical_needs(self.needs),
             keep=self.keep,
             stage=self.stage,
+            output_quota_bytes=self.output_quota_bytes,
         )
 
 
 Offset = Annotated[int, Query(ge=0, le=1 << 63, description="bytes of the whole output, both streams")]
+Since = Annotated[
+    float | None,
+    Query(ge=0, allow_inf_nan=False, description="begin with the first byte read at or after this time, UTC seconds"),
+]
 Tagged = Annotated[str, Query(pattern="^(both|stdout|stderr)$", description="which stream's bytes are wanted")]
 
 
@@ -193,11 +199,16 @@ async def show_job(job_id: str, caller: Caller, service: Service) -> Response:
 
 @router.get("/jobs/{job_id}/follow")
 async def follow(
-    job_id: str, caller: Caller, service: Service, offset: Offset = 0, stream: Tagged = "both"
+    job_id: str,
+    caller: Caller,
+    service: Service,
+    offset: Offset = 0,
+    stream: Tagged = "both",
+    since: Since = None,
 ) -> Response:
     """The job's output from ``offset`` on and every change of its state, until it is over."""
     job = await service.job(job_id)
-    return Stream(follow_job(service, job.id, offset, stream=stream), NDJSON)
+    return Stream(follow_job(service, job.id, offset, stream=stream, since=since), NDJSON)
 
 
 @router.get("/jobs/{job_id}/output")
@@ -207,12 +218,13 @@ async def output(
     service: Service,
     offset: Offset = 0,
     stream: Tagged = "both",
+    since: Since = None,
     follow: bool = False,
 ) -> Response:
     """The output that is here now, from ``offset`` on, after the job's record; with ``follow`` what comes too."""
     job = await service.job(job_id)
     lines = follow_job if follow else output_now
-    return Stream(lines(service, job.id, offset, stream=stream), NDJSON)
+    return Stream(lines(service, job.id, offset, stream=stream, since=since), NDJSON)
 
 
 class StopBody(BaseModel):
