@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure.agent.quota import OutputQuota
+from tenure.agent.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from tenure.agent.runs import Run
@@ -36,7 +37,7 @@ class Companion(Protocol):
 
 def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
     """Who watches beside this attempt. What one needs is loaded where there is one: a plain start waits for nobody."""
-    found: list[Companion] = [OutputQuota(shell, run)]
+    found: list[Companion] = [OutputQuota(shell, run), Telemetry(shell, run)]
     attempt = shell.state.attempts.get(run.key)
     spec = attempt.spec if attempt is not None else None
     if attempt is None or spec is None:

@@ -18,7 +18,9 @@ from tenure.domain.job import Ending, Outcome
 from tenure.durable import write_atomic
 
 #: What stays of an attempt when the controller has everything: the samples are the evidence of its verdict.
-_KEPT = frozenset({"samples.log", "exit.json", "supervisor.json"})
+_KEPT = frozenset({"samples.log", "host.log", "exit.json", "supervisor.json"})
+#: A log of the host up to this size holds no more than the outcome says, and is no reason to keep a folder.
+_SHORT_LOG_BYTES = 2048
 
 
 def prepare(folder: Path, spec: Mapping[str, Any]) -> None:
@@ -82,9 +84,17 @@ def outcome_of(record: Mapping[str, Any], stop: str | None) -> Outcome:
     )
 
 
+def keeps_host_log(folder: Path) -> bool:
+    """Whether the samples of the host outlive the attempt: with its other evidence, or where there are many."""
+    try:
+        return (folder / "samples.log").exists() or (folder / "host.log").stat().st_size > _SHORT_LOG_BYTES
+    except OSError:
+        return False
+
+
 def discard(folder: Path) -> None:
     """Deletes what the controller has: all but the evidence, and the folder too where there is no evidence."""
-    if not (folder / "samples.log").exists():
+    if not (folder / "samples.log").exists() and not keeps_host_log(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
     for entry in folder.iterdir():

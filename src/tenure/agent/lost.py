@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from tenure.agent import adopt, survivors
 from tenure.agent import records as r
 from tenure.domain.ends import Identity, name_end
 from tenure.domain.job import Ending, Outcome
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.agent.shell import Shell
@@ -69,5 +71,37 @@ async def settle(shell: Shell, attempt: r.Attempt, why: str = "") -> Outcome:
     cause = name_end(before, after, supervisor_alive=False)
     if cause == "lost_cause_not_established":
         details.insert(0, "its supervisor is gone without an exit record")
+    stats: dict[str, Any] = {}
+    if cause == "host_rebooted":
+        stats["reboot"], words = await asyncio.to_thread(_across_the_boot, shell, attempt)
+        details.append(words)
     log.warning("%s#%d is lost: %s; %s", attempt.job, attempt.attempt, cause, "; ".join(details))
-    return Outcome(Ending.LOST, cause=cause, detail="; ".join(details))
+    return Outcome(Ending.LOST, cause=cause, detail="; ".join(details), stats=stats)
+
+
+def _across_the_boot(shell: Shell, attempt: r.Attempt) -> tuple[dict[str, Any], str]:
+    """What is known of a reboot that took an attempt with it: both boot ids, the last sample, and when this boot began
+    as far as uptime tells. The ids prove the reboot; the time is derived and never does."""
+    from tenure.agent import host_log
+    from tenure.domain import provision
+    from tenure.probes import identity
+
+    now, boot = time.time(), identity.read().boot
+    told: dict[str, Any] = {"boot_before": attempt.identity[0], "boot_now": shell.identity.boot_id}
+    if boot is not None:
+        told["boot_began"] = {
+            "no_later_than": boot.latest,
+            "strength": "derived",
+            "instrument": "proc.uptime",
+            "assumption": boot.assumption,
+        }
+    try:
+        account = host_log.read(shell.layout.attempt(*attempt.key) / "host.log")
+    except (OSError, ValueError, TenureError) as error:
+        return told, f"its samples of the host cannot be read: {error}"
+    if account is None or not account.recent:
+        return told, "no sample of the host was kept beside it"
+    last = account.recent[-1]
+    told |= {"last_sample": last, "last_sample_age_s": round(now - last["utc"], 1)}
+    words = provision.before_reboot(last, account.memory_total, now, boot.latest if boot is not None else None)
+    return told, words

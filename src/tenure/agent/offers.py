@@ -32,6 +32,7 @@ def register(shell: Shell) -> Register:
             "pid": os.getpid(),
             "version": tenure.__version__,
             "problems": list(shell.devices.problems),
+            "memory_protection": shell.memory_ceilings.words,
             "state_survives_reboot": survives_reboot(shell.layout.agent),
         },
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenure.agent.control import KINDS
+from tenure.domain import protection
 from tenure.errors import TenureError
 from tenure.paths import Layout
 
@@ -46,6 +47,8 @@ class Options:
 
     ``output_quota_bytes``: how much of one attempt's output is stored, both streams together; what it writes beyond
     that is read and counted, and not kept.
+
+    ``protect``: what is declared of the host's memory, see ``tenure.domain.protection``.
     """
 
     sim: bool = False
@@ -69,6 +72,7 @@ class Options:
     leftovers_root: str = "/"
     leftovers_home: str = ""
     image: str = ""
+    protect: Mapping[str, Any] = field(default_factory=dict)
 
     def ceilings_of(self, device: str) -> Ceilings | None:
         """What the device of that full name allows its jobs; None where nothing is set."""
@@ -104,6 +108,10 @@ def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:
         raise _bad(layout, "agent.resting", "is no object of lists of commands")
     settings["resting"] = {str(name): tuple(map(str, commands)) for name, commands in resting.items()}
     settings["bounds"] = _bounds(layout, own.get("bounds", {}))
+    try:
+        protection.read(settings.get("protect", {}))
+    except ValueError as error:
+        raise _bad(layout, "agent.protect", f"cannot be used: {error}") from error
     given = environ.get(LIBRARY_DIR_VARIABLE, "")
     settings["library_dir"] = Path(given) if given else None
     return Options(**settings)

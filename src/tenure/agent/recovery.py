@@ -30,6 +30,7 @@ async def recover(shell: Shell) -> None:
         except Exception:  # one that cannot be taken up must not keep the others waiting
             log.exception("taking up %s#%d failed", *attempt.key)
     await asyncio.to_thread(_sweep, shell.layout.attempts, set(shell.state.attempts))
+    await asyncio.to_thread(shell.memory_ceilings.sweep)
 
 
 async def _take_up(shell: Shell, attempt: r.Attempt) -> None:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenure.agent import adopt, beginning, folders, lost
+from tenure.agent import adopt, aftermath, beginning, folders, lost
 from tenure.agent import records as r
 from tenure.agent.beside import Beside
 from tenure.agent.launch import spec_of
+from tenure.agent.memory_ceilings import Unprotected
 from tenure.agent.release import Traces
 from tenure.agent.shipper import indexed_bytes
 from tenure.agent.spawner import StartRefused, StartUnknown
@@ -143,7 +144,8 @@ class Runs:
             await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent"))
             return False
         try:
-            folders.prepare(run.folder, spec_of(shell, attempt, run.folder))
+            ceiling = await asyncio.to_thread(shell.memory_ceilings.make, run.key) if shell.memory_ceilings.on else {}
+            folders.prepare(run.folder, spec_of(shell, attempt, run.folder) | ceiling)
             # The folder's name is made durable beside the work: without it a power cut could take the exit record.
             shell.aside(asyncio.to_thread(sync_dir, run.folder.parent))
             attempt = shell.state.attempts[run.key]
@@ -157,7 +159,7 @@ class Runs:
         except OSError as error:
             await self._tell(r.NotStarted(job, number, f"its folder cannot be made: {error}"))
             return False
-        except (StartRefused, StartUnknown) as error:
+        except (StartRefused, StartUnknown, Unprotected) as error:
             return await self._examine(run, error.message)
         run.handle = adopt.Handle.open(run.folder, started.pid, started.start_ticks)
         await self._announce(run, (started.pid, started.start_ticks), started.leader_pid)
@@ -251,7 +253,7 @@ class Runs:
         else:
             outcome = await self._lost(attempt, why)
             size, proofs = indexed_bytes(run.folder), {}
-        outcome = replace(outcome, stats={**outcome.stats, **measured})
+        outcome = await aftermath.told(shell, run, replace(outcome, stats={**outcome.stats, **measured}))
         use = None
         if run.sampler is not None:
             use = run.sampler.final(_monotonic(record))

@@ -27,6 +27,7 @@ from tenure.agent.folders import discard, key_of
 from tenure.agent.identity import AgentIdentity
 from tenure.agent.journal import Journal, warm
 from tenure.agent.leftovers import Leftovers
+from tenure.agent.memory_ceilings import MemoryCeilings
 from tenure.agent.monitor import Monitor
 from tenure.agent.offers import register, standing
 from tenure.agent.options import Options
@@ -35,6 +36,7 @@ from tenure.agent.recovery import recover
 from tenure.agent.runs import Runs
 from tenure.agent.shipper import Shipper
 from tenure.agent.spawner import Spawner
+from tenure.agent.telemetry import HostSampler
 from tenure.domain.commands import Register
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable
@@ -75,6 +77,8 @@ class Shell:
         self.runs = Runs(self)
         self.prover = Prover(self)
         self.monitor = Monitor(self)
+        self.memory_ceilings = MemoryCeilings(self)
+        self.host_sampler = HostSampler()
         self.control = control.Control("subreaper")
         self.leftovers = Leftovers(self)
         self._registered: dict[str, Condition] = {}
@@ -320,6 +324,7 @@ class Shell:
             if self.control.fell_back:
                 said = "the control asked for does not work here (%s): jobs get %s, which keeps the same promise"
                 log.warning(said, self.control.fell_back, self.control.kind)
+            log.info("%s", self.memory_ceilings.words)
             await asyncio.wait([first], timeout=FIRST_LOOK_S)
             self.connection.ready.set()
             self.aside(recover(self))

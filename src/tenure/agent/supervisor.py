@@ -332,6 +332,9 @@ class Attempt:
             for number in IGNORED:  # the others are at their default; descriptors are close-on-exec, all of them
                 signal.signal(number, signal.SIG_DFL)
             os.umask(os.umask(0) if spec.get("umask") is None else spec["umask"])
+            for group in spec.get("join", ()):
+                doing, hint = f"enter {group}", "this host runs nothing without its memory ceiling: see agent.log"
+                open(f"{group}/cgroup.procs", "wb", 0).write(b"0")
             doing, hint = f"put it under {self.tree.kind}", 'set "control" to "auto" in embedded.json'
             if self.tree.kind == "freezer":
                 open(f"{self.group}/cgroup.procs", "wb", 0).write(b"0")

@@ -152,6 +152,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("found there", _found_there(j)),
             *_warnings(j),
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
+            *_took(outcome),
         ]
     )
     if spec.get("needs"):
@@ -178,6 +179,15 @@ def _found_there(j: Mapping[str, Any]) -> str | None:
     if any(notice.get("kind") == "leftovers" for notice in j["notices"]):
         return None
     return (((j["outcome"] or {}).get("stats") or {}).get("leftovers") or {}).get("words")
+
+
+def _took(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
+    stats = outcome.get("stats") or {}
+    if not stats.keys() & {"host", "ceiling", "peak_memory"}:
+        return []
+    from tenure.cli import took
+
+    return took.rows(stats)
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

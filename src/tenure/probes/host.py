@@ -168,3 +168,15 @@ def disk_free(path: str, clock: Callable[[], float] = time.monotonic) -> Reading
         return _missing("statvfs", at, problem, f"{path}: {problem.strerror}")
     disk = Disk(path, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, found.f_favail)
     return Value(disk, at, "statvfs", Scope.HOST)
+
+
+def counter(root: Path, name: str, pattern: re.Pattern[str]) -> Reading[int]:
+    """One number of a file of /proc."""
+    at = time.monotonic()
+    text = _text(root / "proc" / name)
+    if isinstance(text, OSError):
+        return _missing(f"proc.{name}", at, text)
+    found = pattern.search(text)
+    if found is None:
+        return Unavailable(Reason.NOT_SUPPORTED, at, f"proc.{name}", Scope.HOST, "no such line")
+    return Value(int(found[1]), at, f"proc.{name}", Scope.HOST)
