@@ -22,6 +22,9 @@ is `{"error": {"code", "message", "do", "facts"}}` under the status below.
 
 A command that ran gives its own exit status, 128 and the number for a signal, 126 or 127 where it could not be started.
 Interrupted at the terminal, `rc` ends with 130. `rc verify` and `--strict` end with 0, 1 or 2 for what was found.
+Of a job whose host was found not ready for it nothing is run: 72 where a
+[requirement](../how-to/require-things.md) was not met, each named on standard error; 74 where its tree could not be
+staged.
 
 | exit | code | HTTP | what it means |
 | ---: | --- | ---: | --- |

@@ -68,6 +68,9 @@ def test_a_toolkit_in_part_is_named_piece_by_piece_and_nothing_runs(
         "header:needed_by_tests.h": "absent",
         "lib:needed_by_tests": "absent",
     }
+    verdict = house.rc("verify", house.newest()["id"])
+    assert verdict.returncode == 2
+    assert b"nothing of the job was run" in verdict.stdout
     # The device is free at once: the next job takes it without waiting.
     assert house.rc("run", "-q", "-d", gpu, "--no-wait", "--", "true").returncode == 0
     # With what it lacked it runs.

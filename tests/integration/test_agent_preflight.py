@@ -149,6 +149,29 @@ async def test_an_agent_that_dies_while_it_looks_is_followed_by_one_that_looks_a
     assert tools.times(tools.ran) == (1 if met else 0)
 
 
+async def test_whenever_the_agent_dies_a_job_runs_once_or_fails_once(
+    host: Host, controller: FakeController, tools: Tools
+) -> None:
+    register = await controller.connected()
+    for number, delay_s in enumerate((0.0, 0.02, 0.06, 0.12, 0.2, 0.35)):
+        met = number % 2 == 0
+        job = Job(register, "cpu0", job=f"j{number}", token=number + 1)
+        needs = ("tool:slow>=1", "tool:sh" if met else "tool:nope")
+        start = job.shell(f"echo {number} >> {tools.ran}", env=tools.env, needs=needs)
+        controller.on_hello = lambda start=start: [start]  # type: ignore[misc]
+        await controller.tell(start)
+        await asyncio.sleep(delay_s)
+        host.kill()
+        host.start()
+        body = await controller.wait("ended", job.job, timeout_s=30)
+        assert body["outcome"]["ending"] == ("exited" if met else "requirement_not_met"), delay_s
+        await controller.proved("h:cpu0", job.job)
+        told = {json.dumps(body["outcome"], sort_keys=True) for body in controller.of("ended", job.job)}
+        assert len(told) == 1, delay_s
+        ran = tools.ran.read_text().split() if tools.ran.exists() else []
+        assert ran.count(str(number)) == (1 if met else 0), delay_s
+
+
 async def test_an_agent_that_dies_between_its_verdict_and_telling_it_leaves_the_verdict(
     host: Host, controller: FakeController, tools: Tools
 ) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tenure.agent import records as r
 from tenure.domain.instructions import Grant
 from tenure.domain.job import Ending, Outcome
+from tenure.domain.label import printable
 from tenure.domain.reading import Reason, Scope, Unavailable
 from tenure.domain.requirement import Requirement, RequirementError, Result, parse
 from tenure.durable import write_atomic
@@ -30,7 +31,7 @@ log = logging.getLogger("tenure.agent.preflight")
 FILE = "requirements.json"
 #: How often it is looked whether the attempt is to be stopped meanwhile.
 STOP_EVERY_S = 0.05
-_NAMED = 20
+_NAMED = 8
 
 
 async def check(shell: Shell, attempt: r.Attempt, folder: Path) -> Outcome | None:
@@ -92,7 +93,11 @@ def _leased(shell: Shell, grant: Grant) -> preflight.LeasedDevice:
 
 def detail(rows: Sequence[Mapping[str, str]]) -> str:
     """Which are not met, each by name, then that nothing was run."""
-    failing = [f"{row['text']} {_SAID[Result(row['result'])]}" for row in rows if row["result"] != Result.PRESENT]
+    failing = [
+        f"{printable(row['text'], 80)} {_SAID[Result(row['result'])]}"
+        for row in rows
+        if row["result"] != Result.PRESENT
+    ]
     more = [f"{len(failing) - _NAMED} more"] if len(failing) > _NAMED else []
     return f"{', '.join(failing[:_NAMED] + more)}; nothing was run"
 

@@ -227,7 +227,7 @@ def use_words(job: Mapping[str, Any]) -> str:
     devices = list(job.get("devices") or ())
     if not devices:
         return "no device was leased"
-    if (job.get("outcome") or {}).get("ending") in _NOT_BEGUN:
+    if not_begun(job):
         return "nothing was run, so nothing was used"
     use = job.get("use")
     if use is not None and use.get("verdict") == "not_applicable":
@@ -237,6 +237,11 @@ def use_words(job: Mapping[str, Any]) -> str:
     count = len(job.get("simulated") or ())
     aside = f" ({'' if count == len(devices) else f'{count} '}simulated)" if count else ""
     return f"GPU use{aside}: {use.get('words') or use.get('verdict')}"
+
+
+def not_begun(job: Mapping[str, Any]) -> bool:
+    """Whether its host found that its command must not be started."""
+    return (job.get("outcome") or {}).get("ending") in _NOT_BEGUN
 
 
 def cpu_only(job: Mapping[str, Any]) -> bool:

@@ -31,6 +31,8 @@ def main(given: Given) -> int:
     lines = ["verdict: unknown", "no verdict was recorded for this job"]
     if use is None and streaming.cpu_only(job):
         lines = ["verdict: not applicable", "no GPU was leased"]
+    elif use is None and streaming.not_begun(job):
+        lines = ["verdict: not applicable", "nothing of the job was run"]
     elif use is not None:
         try:
             verdict = uses.job_verdict_from_dict(use)

@@ -17,7 +17,8 @@ from typing import Any
 
 import tenure.probes.preflight_worker as worker
 from tenure.domain.reading import Reading, Reason, Unavailable
-from tenure.domain.requirement import Kind, Look, Requirement, Result, reaches
+from tenure.domain.requirement import Kind, Look, Requirement, Result
+from tenure.domain.versions import reaches
 from tenure.probes.child import Child, ChildGone, python_argv
 
 #: For all requirements of a job together. A command that is asked something has 5 s of it (``COMMAND_S``).

@@ -11,7 +11,8 @@ import os
 import re
 
 from tenure.domain.reading import Reason
-from tenure.domain.requirement import Look, Requirement, reaches
+from tenure.domain.requirement import Look, Requirement
+from tenure.domain.versions import reaches
 from tenure.probes.preflight_files import toolkit_folders
 from tenure.probes.preflight_place import CannotLook, Place, absent, failed, present
 
@@ -48,6 +49,8 @@ def header(need: Requirement, place: Place) -> Look:
         marks = said.output.split()
         if "tenure_wanted" in marks:
             return _found(need, place, compiler, said.error)
+        if language == "c" and not need.name.endswith(".h"):
+            break  # a header of C++ perhaps, which this compiler cannot be asked for
         if "tenure_control" in marks:
             beside = f", with {' and '.join(extra)} besides," if extra else ""
             found, asked = _by_nvcc(need, place, question)

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 
 from tenure.domain.reading import Reason
-from tenure.domain.requirement import Look, Requirement, reaches, said_version
+from tenure.domain.requirement import Look, Requirement
+from tenure.domain.versions import reaches, said_version
 from tenure.probes.preflight_place import CannotLook, Place, absent, failed, present
 
 CACHE = "/etc/ld.so.cache"
@@ -119,18 +120,25 @@ def _load(name: str, place: Place, troubles: list[str], passed: list[str]) -> st
     """The file that the loader would take. ``passed``: those of the name for another machine, or no library."""
     for path in _candidates(name, place, troubles):
         try:
-            place.at(f"read {path}")
-            with open(path, "rb") as opened:
-                head = opened.read(20)
-        except FileNotFoundError:
-            continue  # the cache may be older than the disk
-        except OSError as problem:
-            troubles.append(CannotLook.of(path, problem).words)
+            found = place.stat(path)
+            if found is None:
+                continue  # the cache may be older than the disk
+            head = _head(path) if stat.S_ISREG(found.st_mode) else b""
+        except CannotLook as problem:
+            troubles.append(problem.words)
             continue
         if _kind(head) == _our_kind():
             return path
         passed.append(path)
     return None
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as opened:
+            return opened.read(20)
+    except OSError as problem:
+        raise CannotLook.of(path, problem) from None
 
 
 def _candidates(name: str, place: Place, troubles: list[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from tenure.domain.requirement import Look, Requirement, Result
 #: How long a command that is asked something (``nvcc --version``) may take.
 COMMAND_S = 5.0
 MAX_OUTPUT = 16 << 20  # nvcc's own headers, preprocessed, are 1.3 MB
+#: Commands that are asked something at the same time: two hundred compilers at once would be a load of their own.
+_turns = threading.BoundedSemaphore(24)
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -115,8 +118,14 @@ class Place:
         started cannot outlive the look by more than that.
         """
         shown = " ".join(argv[:2])
-        self.at(shown)
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        self.at(f"{shown} (waits for its turn)")
+        with (
+            _turns,
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            self.at(shown)
             given.write(text.encode())
             given.seek(0)
             folder = self.cwd if os.path.isdir(self.cwd) else "/"  # noqa: PTH112

@@ -18,9 +18,8 @@ from tenure.domain.requirement import (
     canonical,
     expand,
     parse,
-    reaches,
-    said_version,
 )
+from tenure.domain.versions import reaches, said_version
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -194,8 +194,10 @@ def test_what_the_loader_would_pass_over_is_no_library(job: Jobs, tmp_path: Path
     (folder / "libmine.so.1").write_bytes(whole[:4] + b"\x01" + whole[5:])  # an ELF file of 32 bits
     (folder / "libscript.so").write_text("INPUT(libelse.so)")  # as the linker reads them, and the loader does not
     job.env["LD_LIBRARY_PATH"] = str(folder)
-    other, script = job.look("lib:mine", "lib:script")
-    assert other.result is script.result is Result.ABSENT
+    os.mkfifo(folder / "libpipe.so")  # whoever opens it waits for ever
+    other, script, pipe = job.look("lib:mine", "lib:script", "lib:libpipe.so")
+    assert other.result is script.result is pipe.result is Result.ABSENT
+    assert str(folder / "libpipe.so") in pipe.words
     assert str(folder / "libmine.so.1") in other.words
     assert str(folder / "libscript.so") in script.words
     # The loader itself says the same.
@@ -255,6 +257,33 @@ def test_a_compiler_that_finds_nothing_at_all_says_nothing(job: Jobs, body: str,
     found = job.one("header:cuda_runtime.h")
     assert (found.result, found.reason) == (Result.COULD_NOT_LOOK, Reason.LIBRARY_MISSING)
     assert words in found.words
+
+
+def test_a_compiler_of_c_alone_says_nothing_of_a_header_of_cpp(job: Jobs) -> None:
+    program(job.bin / "cc", 'test "$2" = c++ && { echo no cc1plus >&2; exit 1; }; exec /usr/bin/cc "$@"')
+    system, gone, cpp = job.look("header:stdio.h", "header:no_such.h", "header:vector")
+    assert system.result is Result.PRESENT
+    assert gone.result is Result.ABSENT
+    assert "(as c)" in gone.words
+    assert (cpp.result, cpp.reason) == (Result.COULD_NOT_LOOK, Reason.LIBRARY_MISSING)
+    assert "no cc1plus" in cpp.words
+
+
+def test_an_nvcc_of_its_own_list_is_asked_too_and_its_hanging_is_no_answer(job: Jobs) -> None:
+    wrapper = program(
+        job.bin / "nvcc",
+        """echo tenure_control tenure_wanted '
+# 1 "/opt/toolkit/include/mine.h" 1'""",
+    )
+    found = job.one("header:mine.h")
+    assert (found.result, found.path) == (Result.PRESENT, "/opt/toolkit/include/mine.h")
+    assert str(wrapper) in found.words
+    program(wrapper, "echo tenure_control")
+    assert "does not find it either" in job.one("header:mine.h").words
+    program(wrapper, "exec sleep 987")
+    found = job.one("header:mine.h")
+    assert (found.result, found.reason) == (Result.COULD_NOT_LOOK, Reason.TIMEOUT)
+    assert job.one("header:stdio.h").result is Result.PRESENT
 
 
 def test_a_partial_toolkit_fails_by_the_name_of_what_it_lacks(job: Jobs, tmp_path: Path) -> None:
@@ -396,6 +425,14 @@ def test_two_hundred_are_looked_at_side_by_side(job: Jobs) -> None:
     assert [look.need.canonical for look in found] == texts
     assert {look.result for look in found[:190]} == {Result.ABSENT}
     assert {look.result for look in found[190:]} == {Result.PRESENT}
+
+
+def test_a_hundred_tools_are_asked_in_turns(job: Jobs) -> None:
+    for number in range(100):
+        program(job.bin / f"tool{number}", f"echo 1.{number}")
+    found = job.look(*(f"tool:tool{number}>=1.50" for number in range(100)))
+    assert [look.version for look in found] == [f"1.{number}" for number in range(100)]
+    assert [look.result is Result.PRESENT for look in found] == [number >= 50 for number in range(100)]
 
 
 def test_a_child_that_cannot_be_started_makes_nothing_absent(job: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
