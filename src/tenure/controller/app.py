@@ -23,13 +23,14 @@ from tenure import __version__
 from tenure.controller.guard import Guard
 from tenure.controller.logs import Log
 from tenure.controller.loops.address import keep_address
-from tenure.controller.loops.contact import CLOSED_S, PERIOD_S, SILENT_S, watch_contact
+from tenure.controller.loops.contact import watch_contact
 from tenure.controller.loops.keeper import keep_agent, stop_agent
 from tenure.controller.loops.timeouts import watch_timeouts
 from tenure.controller.peer import PeerHttpProtocol, PeerWebSocketProtocol
 from tenure.controller.replies import refusal
 from tenure.controller.routes import agent, devices, events, jobs, leftovers, openapi, status
 from tenure.controller.service import Controller
+from tenure.domain.contact import CLOSED_S, PERIOD_S, SILENT_S
 from tenure.errors import TenureError
 
 log = Log("tenure.controller")
