@@ -12,8 +12,12 @@ does not answer, so that step has a deadline; after it the path is judged as it 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
+import secrets
+import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,3 +188,48 @@ def user_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+#: What a file system answers that has no such thing as a mode bit or a symbolic link.
+_NOT_HERE = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def lacks(folder: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What the file system of a folder does not hold of a tree, in words that follow its name; empty: it holds all.
+
+    Tried, not read from a table of types: what a share presents depends on its server and on how it was mounted. A
+    file and a link are made in the folder and removed. Raises ``OSError`` where no file can be made at all.
+    """
+    found = []
+    name = os.path.join(folder, f".tenure-probe-{secrets.token_hex(8)}")  # noqa: PTH118 - may be bytes that are no text
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            os.fchmod(fd, 0o700)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            found.append("refuses chmod")
+        else:
+            with_bit = os.stat(name).st_mode  # noqa: PTH116
+            os.fchmod(fd, 0o600)
+            without = os.stat(name).st_mode  # noqa: PTH116
+            if not with_bit & stat.S_IXUSR:
+                found.append("presents no exec bit")
+            elif without & stat.S_IXUSR:
+                found.append("presents every file with an exec bit")
+    finally:
+        os.close(fd)
+        os.unlink(name)  # noqa: PTH108
+    try:
+        os.symlink("target", name)  # noqa: PTH211
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+        found.append("stores no symlinks")
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)  # noqa: PTH108
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        found.append("runs no programs (it is mounted noexec)")
+    return tuple(found)

@@ -158,6 +158,11 @@ class Layout:
         return self.output / f"{_attempt(job, attempt)}.idx"
 
     @cached_property
+    def stages(self) -> Path:
+        """Staged trees by their hash, and uploads of more."""
+        return self.controller / "stages"
+
+    @cached_property
     def agent(self) -> Path:
         return self.root / "agent"
 
@@ -212,7 +217,7 @@ class Layout:
     def create(self) -> None:
         """Makes the folders, durably and for this user alone. Raises where they would lie on a network file system."""
         require_local(self.root)
-        for folder in (self.controller, self.output, self.agent, self.attempts, self.run):
+        for folder in (self.controller, self.output, self.stages, self.agent, self.attempts, self.run):
             make_dirs(folder)
 
 

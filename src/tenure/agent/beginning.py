@@ -17,6 +17,13 @@ async def make_ready(shell: Shell, attempt: r.Attempt, folder: Path) -> Outcome 
 
     May be repeated for the same attempt by a later agent, and is ended early where the attempt is to be stopped.
     """
+    if attempt.spec is not None and attempt.spec.stage:
+        from tenure.agent import staging  # a job that stages nothing need not wait for it
+
+        failed = await staging.stage(shell, attempt, folder)
+        now = shell.state.attempts.get(attempt.key)
+        if failed is not None or now is None or now.stop is not None:
+            return failed
     if attempt.spec is not None and attempt.spec.needs:
         from tenure.agent import preflight  # a job that asks for nothing need not wait for it
 

@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tenure.agent import scratch
 from tenure.domain.job import Ending, Outcome
 from tenure.durable import write_atomic
 
 #: What stays of an attempt when the controller has everything: the samples are the evidence of its verdict.
 _KEPT = frozenset({"samples.log", "host.log", "exit.json", "supervisor.json"})
+#: What stays too where the scratch does.
+_SCRATCH = ("scratch", "scratch.json")
 #: A log of the host up to this size holds no more than the outcome says, and is no reason to keep a folder.
 _SHORT_LOG_BYTES = 2048
 
 
-def prepare(folder: Path, spec: Mapping[str, Any]) -> None:
-    """Makes the folder and its scratch, and writes the spec. Doing it again for the same attempt changes nothing."""
+def prepare(folder: Path, spec: Mapping[str, Any], place: Path | None = None, *, keep: bool = False) -> None:
+    """Makes the folder and its scratch, and writes the spec. Doing it again for the same attempt changes nothing.
+
+    ``place`` is where the scratch lies (in the folder), ``keep`` whether it stays after the end.
+    """
     if (folder / "supervisor.json").exists() and not (folder / "spec.json").exists():
         _set_aside(folder)
-    (folder / "scratch").mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch.make(folder, place or folder / "scratch", keep=keep)
     temporary = folder / ".spec.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as out:
@@ -93,17 +99,19 @@ def keeps_host_log(folder: Path) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Deletes what the controller has: all but the evidence, and the folder too where there is no evidence."""
-    if not (folder / "samples.log").exists() and not keeps_host_log(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Deletes what the controller has: all but the evidence and a kept scratch, and the folder too where neither is.
+
+    Nothing of the attempt runs any more. What of a scratch cannot be removed stays, with the folder, and is said.
+    """
+    left = scratch.finish(folder)
+    stays = {*_KEPT, *(_SCRATCH if left or scratch.is_kept(folder) else ())}
+    if not (folder / "samples.log").exists() and not keeps_host_log(folder) and stays == _KEPT:
+        scratch.remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.name in _KEPT:
+        if entry.name in stays or (left and scratch.is_remains(entry)):
             continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
+        scratch.remove(entry)
 
 
 def key_of(folder: Path) -> tuple[str, int] | None:

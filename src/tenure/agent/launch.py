@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.agent import environment
 from tenure.agent import records as r
+from tenure.domain.job import JobSpec
+from tenure.domain.stage import TREE
 
 if TYPE_CHECKING:
     from tenure.agent.shell import Shell
@@ -18,8 +20,9 @@ def output_quota(shell: Shell, attempt: r.Attempt) -> int:
     return min(shell.options.output_quota_bytes, own or shell.options.output_quota_bytes)
 
 
-def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
-    """The content of spec.json. Without a working directory of its own the command runs in its scratch."""
+def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
+    """The content of spec.json. Without a working directory of its own the command runs in its scratch, or in the tree
+    that is staged there."""
     assert attempt.spec is not None, "an attempt that was declined is never launched"
     spec = attempt.spec
     named = []
@@ -27,7 +30,6 @@ def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
         device = shell.devices.by_uuid.get(grant.uuid)
         kind = device.found.kind if device is not None else ""
         named.append((grant.device, grant.uuid, kind, grant.lease, grant.token))
-    scratch = folder / "scratch"
     env = environment.job_environment(
         spec.env,
         job=attempt.job,
@@ -42,7 +44,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
         "job": attempt.job,
         "attempt": attempt.attempt,
         "argv": list(spec.argv),
-        "cwd": spec.cwd or str(scratch),
+        "cwd": spec.cwd or str(_begin_in(spec, scratch)),
         "env": env,
         "grace_s": spec.grace_s,
         "umask": spec.umask,
@@ -51,3 +53,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, folder: Path) -> dict[str, Any]:
         "nudge": str(shell.layout.nudge_sock),
         "output_quota": output_quota(shell, attempt),
     }
+
+
+def _begin_in(spec: JobSpec, scratch: Path) -> Path:
+    return scratch / TREE / str(spec.stage.get("cwd", "")) if spec.stage else scratch

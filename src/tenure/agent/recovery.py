@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenure.agent import adopt, folders, lost
+from tenure.agent import adopt, folders, lost, scratch
 from tenure.agent import records as r
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ async def recover(shell: Shell) -> None:
 async def _take_up(shell: Shell, attempt: r.Attempt) -> None:
     key, folder = attempt.key, shell.layout.attempt(*attempt.key)
     if attempt.phase == "ended":
+        if (folder / "exit.json").exists():  # the agent before this one may have died before it was removed
+            shell.aside(asyncio.to_thread(scratch.finish, folder))
         if attempt.output_acked < attempt.output_bytes:
             _ship_rest(shell, attempt, folder)
         if attempt.unproved:

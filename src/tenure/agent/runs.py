@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenure.agent import adopt, aftermath, beginning, folders, lost
+from tenure.agent import adopt, aftermath, beginning, folders, lost, scratch
 from tenure.agent import records as r
 from tenure.agent.beside import Beside
 from tenure.agent.launch import spec_of
@@ -144,8 +144,7 @@ class Runs:
             await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent"))
             return False
         try:
-            ceiling = await asyncio.to_thread(shell.memory_ceilings.make, run.key) if shell.memory_ceilings.on else {}
-            folders.prepare(run.folder, spec_of(shell, attempt, run.folder) | ceiling)
+            await self._prepare(attempt, run.folder)
             # The folder's name is made durable beside the work: without it a power cut could take the exit record.
             shell.aside(asyncio.to_thread(sync_dir, run.folder.parent))
             attempt = shell.state.attempts[run.key]
@@ -164,6 +163,14 @@ class Runs:
         run.handle = adopt.Handle.open(run.folder, started.pid, started.start_ticks)
         await self._announce(run, (started.pid, started.start_ticks), started.leader_pid)
         return True
+
+    async def _prepare(self, attempt: r.Attempt, folder: Path) -> None:
+        """The attempt's folder with what the supervisor reads there, and its scratch."""
+        shell = self._shell
+        assert attempt.spec is not None
+        ceiling = await asyncio.to_thread(shell.memory_ceilings.make, attempt.key) if shell.memory_ceilings.on else {}
+        place = await scratch.choose(shell, attempt, folder)
+        folders.prepare(folder, spec_of(shell, attempt, place) | ceiling, place, keep=attempt.spec.keep)
 
     async def _not_begun(self, run: Run, outcome: Outcome) -> bool:
         """The command must not be started: the folder is sealed, so that nobody ever starts it, and that is its end."""
@@ -258,7 +265,11 @@ class Runs:
         if run.sampler is not None:
             use = run.sampler.final(_monotonic(record))
         shell.prover.remember(run.key, self.traces(run))
+        if record is not None and scratch.is_kept(run.folder):
+            outcome = replace(outcome, stats={**outcome.stats, "scratch": str(scratch.place_of(run.folder))})
         await self._tell(r.Ended(job, number, outcome, size, proofs, use))
+        if record is not None:  # nothing of the tree is alive, and everything that waits for the end was told
+            shell.aside(asyncio.to_thread(scratch.finish, run.folder))
         shell.connection.output_ready()
         with contextlib.suppress(LogFailed):  # the next acknowledgement says it again
             shell.settle_output(run.key)

@@ -134,7 +134,8 @@ def _job(j: Mapping[str, Any]) -> None:
             ("owner", j["owner"]),
             ("state", j["words"]),
             ("command", command_line(j["argv"])),
-            ("directory", j["cwd"] or "(a scratch folder of its own)"),
+            ("directory", j["cwd"] or ("(its staged tree)" if spec.get("stage") else "(a scratch folder of its own)")),
+            *_scratch(j),
             ("asked for", ", ".join(filter(None, asked)) or "any device"),
             ("bounds", _bounds(j)),
             ("leases", leases),
@@ -188,6 +189,18 @@ def _took(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
     from tenure.cli import took
 
     return took.rows(stats)
+
+
+def _scratch(j: Mapping[str, Any]) -> list[tuple[str, object]]:
+    kept = ((j["outcome"] or {}).get("stats") or {}).get("scratch")
+    rows: list[tuple[str, object]] = []
+    if kept:
+        rows.append(("scratch", f"{kept} at its end (rc jobs --kept: what is there now)"))
+    if j["spec"].get("stage"):
+        from tenure.domain.stage import words
+
+        rows.append(("staged", words(j["spec"]["stage"])))
+    return rows
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

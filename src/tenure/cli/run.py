@@ -54,6 +54,10 @@ COMMAND = Command(
         Option(
             "--window", "LIMITS", "limits of the verdict: grace=120,span=56,samples=8,period=1", read=settings.window
         ),
+        Option(
+            "--stage", "DIR", "carry this tree to the job's scratch and begin there (with git: what it does not ignore)"
+        ),
+        Option("--keep", "", "keep the scratch folder after the end (rc jobs --kept lists such)"),
         Option("--key", "KEY", "the same key and request is the same job, however often it is sent"),
         Option("--detach", "", "print the job's id and do not wait for it"),
         Option("--explain", "", "show which devices match and why the others do not; run nothing"),
@@ -80,6 +84,10 @@ def main(given: Given) -> int:
         )
     body = _request(given)
     connection = session.transport()
+    if given.text("stage"):
+        from tenure.cli import staging  # only for who stages
+
+        staging.add(given, body, connection)
     if given.flag("detach"):
         return _detached(given, connection, body)
     _mind_signals()
@@ -138,6 +146,7 @@ def _request(given: Given) -> dict[str, Any]:
         "output_quota_bytes": given.value("output-quota"),
         "idle_signal": given.text("idle-signal", "work"),
         "needs": _needs(given),
+        "keep": given.flag("keep"),
         "key": given.text("key") or os.urandom(16).hex(),
         "wait": not given.flag("no-wait"),
     }

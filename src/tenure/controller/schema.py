@@ -279,6 +279,21 @@ class Line(BaseModel):
     error: ErrorBody | None = None
 
 
+class StageView(View):
+    """A staged tree: ``bytes`` of its stream where it is here; ``limit_bytes`` is how large one may be."""
+
+    hash: str
+    bytes: int | None
+    limit_bytes: int
+
+
+class UploadView(View):
+    """How many bytes of an upload have arrived."""
+
+    upload: str
+    received: int
+
+
 class Going(View):
     """What is left behind by a controller that goes."""
 
@@ -289,6 +304,7 @@ class Going(View):
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
+OCTETS = "application/octet-stream"
 #: (method, path) -> (status, {media type: model or None}, the refusals that may be answered besides the usual).
 ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None], tuple[int, ...]]] = {
     ("get", "/v1/status"): (200, {"application/json": StatusView}, ()),
@@ -304,6 +320,11 @@ ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None
     ("get", "/v1/jobs/{job_id}/follow"): (200, {NDJSON: Line}, (404, 409)),
     ("get", "/v1/jobs/{job_id}/output"): (200, {NDJSON: Line}, (404, 409)),
     ("post", "/v1/jobs/{job_id}/stop"): (202, {"application/json": JobView}, (403, 404, 409, 507)),
+    ("get", "/v1/stages/{tree}"): (200, {"application/json": StageView}, (507,)),
+    ("get", "/v1/stages/{tree}/stream"): (200, {OCTETS: None}, ()),
+    ("get", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, ()),
+    ("put", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, (507,)),
+    ("post", "/v1/uploads/{upload}/finish"): (200, {"application/json": StageView}, (507,)),
     ("get", "/v1/events"): (200, {SSE: None}, (409,)),
 }
 _USUAL = (401, 422, 500)
@@ -341,7 +362,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 for kind, model in media.items()
             }
             told = {str(status): {"description": "done" if status < 202 else "accepted", "content": content}}
-            for code in sorted({*_USUAL, *refusals, *(_SENT if method == "post" else ())}):
+            for code in sorted({*_USUAL, *refusals, *(_SENT if method in ("post", "put") else ())}):
                 told[str(code)] = {"description": _WORDS[code], "content": error}
             operation["responses"] = told
     return spec

@@ -20,6 +20,8 @@ from tenure.controller.left import LeftStore
 from tenure.controller.links import Links
 from tenure.controller.logs import Log
 from tenure.controller.outputs import OutputStore
+from tenure.controller.settings import Settings
+from tenure.controller.stages import StageStore
 from tenure.controller.views import DeviceTexts
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
@@ -46,12 +48,14 @@ class Controller:
 
     def __init__(self, layout: Layout, ledger: Ledger, mode: str) -> None:
         self.layout = layout
+        self.settings = Settings.load(layout)
         self.mode = mode
         self.ledger = ledger
         self.feed = Feed()
         self.links = Links()
         self.outputs = OutputStore(layout, self.feed.notify)
         self.left = LeftStore(layout.controller / "leftovers")
+        self.stages = StageStore(layout.stages, limit_bytes=self.settings.stage_limit_bytes)
         self.writer = Writer(ledger, self._on_committed)
         self.started_at = time.time()
         self.user = user_of(os.getuid())

@@ -62,10 +62,17 @@ class Transport:
         self.close()
 
     def call(
-        self, method: str, target: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        raw: bytes | None = None,
     ) -> dict[str, Any]:
-        """One request and its JSON answer. Raises the ``TenureError`` that the controller answered with,
-        ``controller_unreachable`` where nobody answers, ``authentication_refused`` where this user may not connect.
+        """One request, with a JSON body or ``raw`` bytes, and its JSON answer. Raises the ``TenureError`` that the
+        controller answered with, ``controller_unreachable`` where nobody answers, ``authentication_refused`` where this
+        user may not connect.
 
         Where a kept connection turns out to be closed, the request goes out once more on a fresh one: every request of
         this API may be repeated (submissions carry a key).
@@ -73,11 +80,11 @@ class Transport:
         try:
             try:
                 reused = self._socket is not None
-                status, headers = self._ask(method, target, body, timeout_s or self.timeout_s)
+                status, headers = self._ask(method, target, body, timeout_s or self.timeout_s, raw)
             except Unanswered:
                 if not reused:
                     raise
-                status, headers = self._ask(method, target, body, timeout_s or self.timeout_s)
+                status, headers = self._ask(method, target, body, timeout_s or self.timeout_s, raw)
             data = b"".join(self._body(headers))
         except Unanswered as error:
             raise unreachable(self.path, str(error)) from error
@@ -106,12 +113,17 @@ class Transport:
             self.close()
 
     def _ask(
-        self, method: str, target: str, body: Mapping[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
+        raw: bytes | None = None,
     ) -> tuple[int, dict[bytes, bytes]]:
-        data = b"" if body is None else dumps(body).encode("ascii")
+        data = raw if raw is not None else b"" if body is None else dumps(body).encode("ascii")
         head = f"{method} {target} HTTP/1.1\r\nHost: tenure\r\nContent-Length: {len(data)}\r\n"
         if data:
-            head += "Content-Type: application/json\r\n"
+            head += f"Content-Type: {'application/json' if raw is None else 'application/octet-stream'}\r\n"
         if self._socket is None:
             self._socket = _connect(self.path, timeout_s)
         try:

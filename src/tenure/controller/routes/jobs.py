@@ -22,6 +22,7 @@ from tenure.domain import requirement as requirements
 from tenure.domain import selector as selectors
 from tenure.domain.job import Job, JobSpec
 from tenure.domain.specs import spec_to
+from tenure.domain.stage import checked_stage
 from tenure.errors import TenureError
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -115,6 +116,11 @@ class SubmitBody(BaseModel):
             raise ValueError(f"a window has grace_s, span_s, samples and period_s, not {sorted(unknown)[0][:40]!r}")
         return window
 
+    @field_validator("stage")
+    @classmethod
+    def _stage(cls, stage: dict[str, Any]) -> dict[str, Any]:
+        return checked_stage(stage)
+
     @field_validator("cwd")
     @classmethod
     def _absolute(cls, cwd: str | None) -> str | None:
@@ -159,6 +165,7 @@ Tagged = Annotated[str, Query(pattern="^(both|stdout|stderr)$", description="whi
 async def submit(body: SubmitBody, caller: Caller, service: Service, follow: bool = False) -> Response:
     """Accepts a job. With ``follow`` the answer is a stream of its output that ends with its record."""
     spec = body.spec()
+    await _staged(service, spec, caller.name, body.key)
     digest = hashlib.sha256(json.dumps(spec_to(spec), sort_keys=True).encode()).hexdigest()
     result = await service.decide(cmd.Submit(new_job_id(), caller.name, spec, body.key, digest, body.wait))
     assert result.job is not None
@@ -189,6 +196,18 @@ async def list_jobs(
     await service.writer.settled()
     shown = [_view(service, service.state.jobs.get(job.id, job)) for job in found]
     return reply({"version": service.state.version, "jobs": shown})
+
+
+async def _staged(service: Controller, spec: JobSpec, owner: str, key: str | None) -> None:
+    """Refuses a job whose tree is not here, unless it is one that was accepted before and may have used it up."""
+    tree = spec.stage.get("hash")
+    if tree is None or await asyncio.to_thread(service.stages.size, tree) is not None:
+        return
+    if key is not None and await asyncio.to_thread(service.ledger.key_lookup, owner, key) is not None:
+        return
+    raise TenureError(
+        "stage_failed", f"the tree {tree} is not here (any more)", do="send it again", facts={"hash": tree}
+    )
 
 
 @router.get("/jobs/{job_id}")
