@@ -110,9 +110,7 @@ def finish(folder: Path) -> list[Left]:
     """Removes the scratch of an attempt of which nothing runs any more, unless it is kept. Gives what is left."""
     if is_kept(folder):
         return []
-    left = remove(place_of(folder))
-    for remains in list(folder.glob(f"*{_GONE}*")):
-        left += _empty(remains)
+    left = [one for path in (place_of(folder), *remains(folder)) for one in remove(path)]
     for one in left:
         log.error("of the scratch of %s is left: %s: %s", folder.name, one.path, one.why)
     return left
@@ -121,6 +119,16 @@ def finish(folder: Path) -> list[Left]:
 def is_remains(path: Path) -> bool:
     """Whether it is what a removal left, or one that died under way."""
     return _GONE in path.name
+
+
+def remains(folder: Path) -> list[Path]:
+    """What removals of an attempt's scratch left, or died under way with."""
+    beside = {folder, place_of(folder).parent}
+    return sorted(path for place in beside for path in place.glob(f"*{_GONE}*") if _of(path, folder))
+
+
+def _of(path: Path, folder: Path) -> bool:
+    return path.parent == folder or path.name.startswith(f"{folder.name}{_GONE}")
 
 
 def remove(path: Path) -> list[Left]:
@@ -136,7 +144,7 @@ def remove(path: Path) -> list[Left]:
         return []
     except OSError:
         pass
-    gone = path.with_name(f"{path.name}{_GONE}{secrets.token_hex(8)}")
+    gone = path.with_name(f"{path.name.partition(_GONE)[0]}{_GONE}{secrets.token_hex(8)}")
     try:
         path.rename(gone)
     except FileNotFoundError:

@@ -285,6 +285,10 @@ class Shell:
                 if is_news(self._registered.get(device.uuid), standing(self, device)):
                     self._report_device(device, self.state.high_water.get(device.uuid, 0))
             self.leftovers.tell()
+        elif kind == "ask":
+            from tenure.agent import cleaning  # nothing that a job waits for
+
+            self.aside(cleaning.answer(self, frame))
         elif kind == "refused":
             raise TenureError.from_dict(frame.get("error") or {})
 

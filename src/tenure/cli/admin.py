@@ -13,5 +13,6 @@ COMMAND = Group(
         "quarantine": "take devices out of service until they are cleared by hand",
         "clear": "end a quarantine by hand",
         "retire": "take devices off the books that no host offers any more",
+        "clean": "remove scratch folders that no job needs",
     },
 )

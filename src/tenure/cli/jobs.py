@@ -20,6 +20,7 @@ COMMAND = Command(
         Option("--owner", "USER", "only this user's"),
         Option("-d --device", "DEVICE", "only those that were on this device"),
         Option("-n --limit", "N", "at most so many, up to 1000 (50)", read=whole),
+        Option("--kept", "", "list the scratch folders that were kept instead, with size, age and path"),
         Option("--before", "UTC", "only those submitted before this time (seconds since 1970)", read=float),
     ),
 )
@@ -27,6 +28,10 @@ COMMAND = Command(
 
 def main(given: Given) -> int:
     """Exit status 0 where a controller answers."""
+    if given.flag("kept"):
+        from tenure.cli import scratches  # only for who asks
+
+        return scratches.show_kept(given)
     keys = ("state", "owner", "device", "limit", "before")
     told = session.transport().call("GET", f"/v1/jobs{query({key: given.value(key) for key in keys})}")
     if given.json:

@@ -33,7 +33,7 @@ COMMANDS = {
     "grid": "what units and workers do, and what to do about what runs over its plan",
     "bench": "whether measurements may be compared, and what a window can hold",
     "baseline": "what got worse between two test runs",
-    "admin": "an operator's acts: drain, resume, quarantine, clear, retire",
+    "admin": "an operator's acts: drain, resume, quarantine, clear, retire, clean",
     "up": "start the controller and agent of this machine",
     "down": "stop them",
     "completion": "completions for bash, zsh or fish",

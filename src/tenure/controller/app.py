@@ -28,7 +28,7 @@ from tenure.controller.loops.keeper import keep_agent, stop_agent
 from tenure.controller.loops.timeouts import watch_timeouts
 from tenure.controller.peer import PeerHttpProtocol, PeerWebSocketProtocol
 from tenure.controller.replies import refusal
-from tenure.controller.routes import agent, devices, events, jobs, leftovers, openapi, stages, status
+from tenure.controller.routes import agent, devices, events, jobs, leftovers, openapi, scratch, stages, status
 from tenure.controller.service import Controller
 from tenure.domain.contact import CLOSED_S, PERIOD_S, SILENT_S
 from tenure.errors import TenureError
@@ -73,7 +73,7 @@ def build_app(service: Controller) -> FastAPI:
         },
     )
     app.state.controller = service
-    for part in (status, devices, leftovers, jobs, stages, events, agent, openapi):
+    for part in (status, devices, leftovers, jobs, stages, scratch, events, agent, openapi):
         # Taken in as they are: a router that is included is matched one level further down at every request.
         app.router.routes.extend(part.router.routes)
     app.add_exception_handler(TenureError, _tenure_error)

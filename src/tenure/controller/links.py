@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tenure.domain.instructions import Instruction
 from tenure.wire import frames
 
 #: Frames that may wait for a slow agent before its connection is given up (it then reconnects and is told again).
 MAX_WAITING = 10_000
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +34,7 @@ class Link:
     welcomed: bool = False
     outputs: dict[tuple[str, int], bool] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
 
     def send(self, frame: str) -> None:
         """Queues a frame; a link that cannot take any more is closed, and one that is closed takes none."""
@@ -39,6 +44,30 @@ class Link:
             self.waiting.put_nowait(frame)
         except asyncio.QueueFull:
             self.close()
+
+    async def ask(self, what: str, body: Mapping[str, Any], within_s: float) -> dict[str, Any]:
+        """Asks the agent for something and gives its answer. Raises ``TimeoutError`` where none comes in time or the
+        link ends: what was asked for may have been done all the same."""
+        number = next(_NUMBERS)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.asked[number] = answer
+        over = asyncio.create_task(self.ended.wait())
+        try:
+            self.send(frames.dumps({"type": "ask", "id": number, "what": what, "body": body}))
+            both: set[asyncio.Future[Any]] = {answer, over}
+            await asyncio.wait(both, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise TimeoutError
+            return answer.result()
+        finally:
+            over.cancel()
+            del self.asked[number]
+
+    def answered(self, number: object, body: object) -> None:
+        """The agent's answer; one that nobody waits for any more is dropped."""
+        waiting = self.asked.get(number) if isinstance(number, int) else None
+        if waiting is not None and not waiting.done() and isinstance(body, dict):
+            waiting.set_result(body)
 
     @property
     def closed(self) -> bool:

@@ -294,6 +294,43 @@ class UploadView(View):
     received: int
 
 
+class ScratchView(View):
+    """One scratch folder on a host: ``bytes`` on its disk, null where that was not told in time; times are UTC."""
+
+    job: str
+    attempt: int | None
+    path: str
+    bytes: int | None
+    ended_at: float | None
+
+
+class LeftView(View):
+    """Something that was not removed, and why."""
+
+    path: str
+    why: str
+
+
+class HostScratchView(View):
+    """What one agent told: the kept ones, or what was removed and left. ``why`` says why it told nothing."""
+
+    agent: str
+    host: str
+    answered: bool
+    why: str
+    kept: list[ScratchView]
+    removed: list[ScratchView]
+    left: list[LeftView]
+
+
+class ScratchList(View):
+    """Every agent's answer, at ``at`` (UTC)."""
+
+    at: float
+    dry_run: bool
+    hosts: list[HostScratchView]
+
+
 class Going(View):
     """What is left behind by a controller that goes."""
 
@@ -325,6 +362,8 @@ ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None
     ("get", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, ()),
     ("put", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, (507,)),
     ("post", "/v1/uploads/{upload}/finish"): (200, {"application/json": StageView}, (507,)),
+    ("get", "/v1/scratch"): (200, {"application/json": ScratchList}, ()),
+    ("post", "/v1/scratch/clean"): (200, {"application/json": ScratchList}, (403,)),
     ("get", "/v1/events"): (200, {SSE: None}, (409,)),
 }
 _USUAL = (401, 422, 500)

@@ -174,7 +174,6 @@ class _Upload:
     def _send(self, size: int) -> None:
         end = self._sent + size
         while self._sent < end:
-            piece = bytes(self._held[: end - self._sent])
             target = f"/v1/uploads/{quote(self._name)}?offset={self._sent}"
             ask = partial(self._connection.call, "PUT", target, raw=bytes(self._held[: end - self._sent]))
             have = int(_insisting(ask, self._revive)["received"])

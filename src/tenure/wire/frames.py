@@ -9,6 +9,8 @@ It also added ``floors`` to the welcome, and ``lost`` to the heads of output fra
 
 Agent to controller: ``hello`` (wire, register), ``report`` (seq, kind, body), ``left`` (body), ``beat``, and output.
 Controller to agent: ``welcome`` (wire, controller), ``start``, ``stop``, ``ack`` (seq), ``output_ack``, ``refused``.
+A controller may also ``ask`` (id, what, body), and the agent answers with ``answer`` (id, body) when it has done so;
+frames of a kind that an agent does not know it leaves alone, so an older one does not answer.
 """
 
 from __future__ import annotations

@@ -149,6 +149,8 @@ async def _receive(socket: WebSocket, link: Link, service: Controller) -> None:
             task.add_done_callback(pending.discard)
         elif frame["type"] == "left":
             service.left.take(link.agent, frame.get("body"))
+        elif frame["type"] == "answer":
+            link.answered(frame.get("id"), frame.get("body"))
         elif frame["type"] != "beat":
             log.warning("unknown_frame", agent=link.agent, type=frame["type"][:40])
 
