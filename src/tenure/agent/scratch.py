@@ -111,6 +111,8 @@ def finish(folder: Path) -> list[Left]:
     if is_kept(folder):
         return []
     left = [one for path in (place_of(folder), *remains(folder)) for one in remove(path)]
+    if not left:
+        forget(folder)
     for one in left:
         log.error("of the scratch of %s is left: %s: %s", folder.name, one.path, one.why)
     return left

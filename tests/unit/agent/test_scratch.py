@@ -16,7 +16,7 @@ import pytest
 
 from tenure.agent import folders, records, scratch
 from tenure.agent.cleaning import Cleaner, Wish
-from tenure.domain.job import Outcome
+from tenure.domain.job import Ending, Outcome
 
 NOBODY = 65_534
 
@@ -206,7 +206,7 @@ def test_kept_means_kept_through_the_end_and_through_forgetting(tmp_path: Path) 
 
 def test_what_never_began_is_not_kept(tmp_path: Path) -> None:
     folder = attempt(tmp_path, "j1.1", keep=True, sealed=True)
-    folders.write_not_begun(folder, Outcome(ending=folders.Ending.STAGE_FAILED))
+    folders.write_not_begun(folder, Outcome(Ending.STAGE_FAILED))
     scratch.finish(folder)
     assert not (folder / "scratch").exists()
     assert Cleaner(tmp_path, dict).kept() == []
