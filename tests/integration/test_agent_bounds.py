@@ -103,7 +103,7 @@ async def test_what_works_in_silence_outlives_an_idle_timeout_and_an_abandoned_s
         assert stats["wall_s"] >= IDLE_S
         assert outcome["stats"]["ended_at"] - notice["notice"]["utc"] >= 0.2 * IDLE_S - 0.05, "a real wait"
         assert stats["bounds"]["idle_timeout_s"] == IDLE_S
-    assert not (host.layout.attempt("unbound", 1) / "bounds.json").exists()
+    assert "bounds" not in json.loads((host.layout.attempt("unbound", 1) / "spec.json").read_text())
     for name in ("burns", "gpu", "dark", "build", "unbound"):
         await controller.tell(Job(register, job=name).stop())
     dark = (await controller.wait("ended", "dark"))["outcome"]["stats"]["bounds"]
@@ -146,6 +146,7 @@ async def test_a_fresh_agent_counts_the_runtime_from_the_start_and_the_idle_time
     register = await controller.connected()
     await controller.tell(Job(register, "gpu0", job="long").start("sleep", "60", max_runtime_s=6.0))
     await controller.tell(Job(register, "gpu1", job="idle").start("sleep", "60", idle_timeout_s=4.0))
+    await controller.tell(Job(register, "gpu2", job="free").start("sleep", "60"))
     await controller.wait("notice", "idle")
     host.kill(signal.SIGKILL)
     # What the settings say by now is for the jobs that start later.
@@ -162,6 +163,7 @@ async def test_a_fresh_agent_counts_the_runtime_from_the_start_and_the_idle_time
     long = (await controller.wait("ended", "long"))["outcome"]
     assert long["cause"].startswith("max runtime of 6 s reached: ran ")
     assert 5.95 <= long["stats"]["wall_s"] < 12
+    assert told(controller, "free") == ["started"], "it began without a bound, and keeps none"
     facts = controller.registers[-1]["devices"][0]["facts"]
     assert facts["bounds"] == {"max_runtime": 1.0, "idle_timeout": 1.0}
 

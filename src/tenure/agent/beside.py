@@ -42,10 +42,10 @@ def companions_of(shell: Shell, run: Run) -> Sequence[Companion]:
     spec = attempt.spec if attempt is not None else None
     if attempt is None or spec is None:
         return found
-    if spec.max_runtime_s or spec.idle_timeout_s or shell.options.bounds:
+    if spec.max_runtime_s or spec.idle_timeout_s or shell.options.bounds or run.adopted:
         from tenure.agent.bounds import BoundsWatch
 
-        found.append(BoundsWatch(shell, run, attempt))
+        found.append(BoundsWatch(shell, run))
     if spec.needs:
         from tenure.agent.preflight import Told
 

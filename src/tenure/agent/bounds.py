@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenure.agent import records as r
-from tenure.agent.instants import cpu_of
 from tenure.domain import bounds
 from tenure.domain.ceilings import Ceilings, limits_of
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
@@ -34,19 +33,15 @@ log = logging.getLogger("tenure.agent.bounds")
 
 #: No wait is longer: a machine that slept is noticed, and its clock caught up with.
 LONGEST_WAIT_S = 60.0
-_FILE = "bounds.json"
 
 
 class BoundsWatch:
     """The companion."""
 
-    def __init__(self, shell: Shell, run: Run, attempt: r.Attempt) -> None:
+    def __init__(self, shell: Shell, run: Run) -> None:
         self._shell = shell
         self._run = run
-        assert attempt.spec is not None
-        ceilings = [shell.options.ceilings_of(grant.device) or Ceilings() for grant in attempt.grants]
-        self._watch = bounds.Watch(limits_of(attempt.spec, ceilings))
-        self._gpus = [grant.uuid for grant in attempt.grants if not grant.uuid.startswith("CPU-")]
+        self._watch = bounds.Watch(bounds.Limits())
         self._began = 0.0
 
     @property
@@ -59,7 +54,7 @@ class BoundsWatch:
         run, shell = self._run, self._shell
         if run.handle is None:
             return
-        self._watch = bounds.Watch(await asyncio.to_thread(settled, run.folder, self.limits))
+        self._watch = bounds.Watch(await asyncio.to_thread(limits_in, run.folder))
         if not self.limits.any:
             return
         self._began = await asyncio.to_thread(began_at, run.folder, run.started_at)
@@ -118,10 +113,12 @@ class BoundsWatch:
 
     def _gpu(self) -> Reading[float] | None:
         """Since when no leased GPU was seen at work. One that no instrument can be asked about may always be."""
-        if not self._gpus:
+        attempt = self._shell.state.attempts.get(self._run.key)
+        gpus = [g.uuid for g in attempt.grants if not g.uuid.startswith("CPU-")] if attempt is not None else []
+        if not gpus:
             return None
         sampler, now = self._run.sampler, time.monotonic()
-        if sampler is None or not all(uuid in sampler.devices for uuid in self._gpus):
+        if sampler is None or not all(uuid in sampler.devices for uuid in gpus):
             detail = "no instrument tells what it does"
             return Unavailable(Reason.NOT_SUPPORTED, now, "bounds.gpu", Scope.DEVICE, detail)
         return sampler.quiet(now)
@@ -130,27 +127,25 @@ class BoundsWatch:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
 
 
-def settled(folder: Path, limits: bounds.Limits) -> bounds.Limits:
-    """The limits that an earlier agent began this attempt with; else these, kept for a later one.
+def limits_at_start(shell: Shell, attempt: r.Attempt) -> dict[str, Any]:
+    """What holds for an attempt that is about to start, as plain values: what it asked for, else its devices' defaults.
 
-    A default that is changed while a job runs is one for the jobs that start later.
+    They go into its folder before it starts, and are what holds to its end.
     """
-    path = folder / _FILE
+    assert attempt.spec is not None
+    among = [shell.options.ceilings_of(grant.device) or Ceilings() for grant in attempt.grants]
+    return dataclasses.asdict(limits_of(attempt.spec, among))
+
+
+def limits_in(folder: Path) -> bounds.Limits:
+    """The limits that an attempt began with; none where its folder does not tell of any."""
+    path = folder / "spec.json"
     try:
-        return bounds.Limits(**json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError) as error:
-        log.error("%s cannot be read, what the settings say holds: %s", path, error)
-        return limits
-    if limits.any:
-        try:
-            fresh = path.with_suffix(".tmp")
-            fresh.write_text(json.dumps(dataclasses.asdict(limits)))
-            fresh.rename(path)
-        except OSError as error:
-            log.error("%s cannot be written, a later agent goes by its own settings: %s", path, error)
-    return limits
+        told = json.loads(path.read_bytes()).get("bounds")
+        return bounds.Limits() if told is None else bounds.Limits(**told)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        log.error("%s cannot be read, so that no bound holds: %s", path, error)
+        return bounds.Limits()
 
 
 def began_at(folder: Path, seen_at: float) -> float:
@@ -177,7 +172,11 @@ def cpu_used(pid: int, start_ticks: int) -> Reading[float]:
         # One of them may be the job's: set to another user, say, on a host that shows nobody's processes to others.
         detail = f"{len(table.unreadable)} processes, such as {table.unreadable[0]}, cannot be looked at"
         return Unavailable(Reason.NO_PERMISSION, table.at, "proc.stat", Scope.PROCESS, detail)
-    return cpu_of(proc.tree(pid, table, start_ticks=start_ticks))
+    tree = proc.tree(pid, table, start_ticks=start_ticks)
+    if not tree:
+        return Unavailable(Reason.SAMPLING_GAP, table.at, "proc.stat", Scope.PROCESS, "the tree is gone")
+    # The supervisor is the subreaper: what nobody waited for is in its own account, so the sum never falls.
+    return Value(proc.cpu_seconds(tree), table.at, "proc.stat", Scope.PROCESS)
 
 
 def output_count(folder: Path, pid: int) -> Reading[int]:

@@ -22,7 +22,10 @@ def output_quota(shell: Shell, attempt: r.Attempt) -> int:
 
 def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
     """The content of spec.json. Without a working directory of its own the command runs in its scratch, or in the tree
-    that is staged there."""
+    that is staged there.
+
+    The bounds are in it for a later agent: a default that is changed while a job runs is one for jobs that start later.
+    """
     assert attempt.spec is not None, "an attempt that was declined is never launched"
     spec = attempt.spec
     named = []
@@ -39,7 +42,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
         controller=str(shell.layout.ctl_sock),
         scenario=shell.scenario,
     )
-    return {
+    said: dict[str, Any] = {
         "v": 1,
         "job": attempt.job,
         "attempt": attempt.attempt,
@@ -53,6 +56,11 @@ def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
         "nudge": str(shell.layout.nudge_sock),
         "output_quota": output_quota(shell, attempt),
     }
+    if spec.max_runtime_s or spec.idle_timeout_s or shell.options.bounds:
+        from tenure.agent.bounds import limits_at_start  # only where there are any
+
+        said["bounds"] = limits_at_start(shell, attempt)
+    return said
 
 
 def _begin_in(spec: JobSpec, scratch: Path) -> Path:

@@ -39,13 +39,15 @@ POLL_S = 1.0
 
 @dataclass(slots=True)
 class Run:
-    """One attempt being watched. ``handle`` is its living supervisor once there is one; ``wake`` says look now."""
+    """One attempt being watched. ``handle`` is its living supervisor once there is one; ``wake`` says look now;
+    ``adopted``: an earlier agent started it."""
 
     key: r.Key
     folder: Path
     handle: adopt.Handle | None = None
     leader: int | None = None
     started_at: float = 0.0
+    adopted: bool = False
     sampler: JobSampler | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -65,7 +67,7 @@ class Runs:
 
     def take_up(self, key: r.Key, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
         """An attempt that an earlier agent started: watches it on, or reports how it ended."""
-        run = Run(key, self._shell.layout.attempt(*key))
+        run = Run(key, self._shell.layout.attempt(*key), adopted=True)
 
         async def adopted(run: Run) -> bool:
             await self._adopt(run, found)

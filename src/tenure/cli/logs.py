@@ -65,7 +65,7 @@ def main(given: Given) -> int:
                         screen.held = event.get("held")
         finally:
             screen.flush()
-        streaming.notices(job, 0, screen)
+        streaming.notices(job, [], screen)
     if job.get("state") == "ended":
         streaming.differences(job, screen)
     return 0

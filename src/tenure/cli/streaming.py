@@ -132,12 +132,13 @@ def show(following: Following, screen: Screen) -> dict[str, Any]:
 
 
 def _show(following: Following, screen: Screen) -> None:
-    waiting, told = False, 0
+    waiting = False
+    told: list[Any] = []
     said: set[str] | None = None
     for event in following:
         kind = event["type"]
         if kind in ("job", "ended"):
-            told = notices(event["job"], told, screen)
+            notices(event["job"], told, screen)
             said = _warn(event["job"], said, screen, new=following.submits and kind == "ended")
         if kind == "output":
             screen.write(event["stream"], event["data"])
@@ -152,13 +153,13 @@ def _show(following: Following, screen: Screen) -> None:
                 note(f"job {job['id']} waits in the queue: {job['reason'] or 'no reason was told'}")
 
 
-def notices(job: Mapping[str, Any], told: int, screen: Screen) -> int:
-    """Shows what the job's host had to say beside the output, from the ``told``-th on; gives how many there are."""
-    found = job.get("notices") or ()
-    for one in found[told:]:
-        screen.close_line()
-        note(f"notice: {one.get('words') or one.get('kind')}")
-    return max(told, len(found))
+def notices(job: Mapping[str, Any], told: list[Any], screen: Screen) -> None:
+    """Shows what the job's host had to say beside the output and is not among ``told`` yet, and adds it there."""
+    for one in job.get("notices") or ():
+        if one not in told:
+            told.append(one)
+            screen.close_line()
+            note(f"notice: {one.get('words') or one.get('kind')}")
 
 
 def _warn(job: Mapping[str, Any], said: set[str] | None, screen: Screen, *, new: bool) -> set[str]:

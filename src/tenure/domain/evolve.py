@@ -14,6 +14,7 @@ from tenure.domain import job as jobs
 from tenure.domain import label
 from tenure.domain.device import FLAPS, MOVES, Cause, Condition, Device, DeviceState, Quarantine, state_of
 from tenure.domain.job import Job, JobState, Lease
+from tenure.domain.notices import with_notice
 from tenure.domain.refusal import IllegalMoveError
 from tenure.domain.replacing import replaced
 from tenure.domain.specs import outcome_from, spec_from
@@ -329,7 +330,7 @@ def _use_warned(state: FleetState, event: ev.UseWarned) -> None:
 
 def _job_noticed(state: FleetState, event: ev.JobNoticed) -> None:
     job = state.jobs[event.job]
-    _put_job(state, replaced(job, notices=(*job.notices, event.notice)))
+    _put_job(state, replaced(job, notices=with_notice(job.notices, event.notice) or job.notices))
 
 
 _APPLY: Mapping[type[ev.Event], Callable[[FleetState, Any], None]] = {

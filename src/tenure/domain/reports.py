@@ -13,13 +13,12 @@ from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain.device import Cause
 from tenure.domain.job import Ending, Job, JobState, Lease, Outcome
+from tenure.domain.notices import with_notice
 from tenure.domain.pieces import ended, faulted, observed, quarantined, self_cleared
 from tenure.domain.state import FleetState
 
 #: A start refused this often ends the job: an agent that keeps refusing will not change its mind by itself.
 MAX_REFUSALS = 3
-#: Notices kept of one job; what an agent has to say beyond that is in its log.
-MAX_NOTICES = 64
 
 
 class StaleReport(Exception):
@@ -169,7 +168,7 @@ def noticed(state: FleetState, report: cmd.ReportNotice, now: float) -> list[ev.
     job = state.jobs.get(report.job)
     if job is None or job.attempt != report.attempt:
         raise StaleReport(f"{report.job} is past attempt {report.attempt}")
-    if report.notice in job.notices or len(job.notices) >= MAX_NOTICES:
+    if with_notice(job.notices, report.notice) is None:
         return []
     actor = f"agent:{report.agent}"
     return [ev.JobNoticed(at=now, actor=actor, job=job.id, attempt=job.attempt, notice=report.notice)]

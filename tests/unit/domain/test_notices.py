@@ -10,7 +10,7 @@ from tenure.domain import commands as cmd
 from tenure.domain import events as ev
 from tenure.domain.device import CLEAR
 from tenure.domain.job import JobState
-from tenure.domain.reports import MAX_NOTICES
+from tenure.domain.notices import MAX_NOTICES
 
 
 def notice(number: int = 1) -> dict[str, Any]:
@@ -58,9 +58,18 @@ def test_a_notice_may_come_after_the_end_until_the_device_is_given_back() -> Non
     assert fleet.tell(told(fleet, 2)).ignored
 
 
-def test_one_job_keeps_so_many_notices_and_no_more() -> None:
+def test_one_job_keeps_so_many_notices_the_newest_among_them_and_every_kind() -> None:
     fleet = Fleet().running()
-    for number in range(MAX_NOTICES + 5):
+    rare = {"kind": "output_quota", "words": "full", "utc": 1000.5, "facts": {}}
+    fleet.tell(told(fleet, notice=rare))
+    for number in range(1, MAX_NOTICES + 5):
         fleet.tell(told(fleet, number))
-    assert len(fleet.state.jobs["j1"].notices) == MAX_NOTICES == 64
-    assert fleet.state.jobs["j1"].notices[0] == notice(0), "what was said first stays"
+    kept = fleet.state.jobs["j1"].notices
+    assert len(kept) == MAX_NOTICES == 64
+    assert kept[0] == rare, "one kind that comes again and again crowds out no other"
+    assert kept[1:] == tuple(notice(number) for number in range(6, MAX_NOTICES + 5))
+    assert fleet.tell(told(fleet, 3)).events == [], "given up before, and told again late"
+    other = {"kind": "other", "words": "new", "utc": 2000.0, "facts": {}}
+    fleet.tell(told(fleet, notice=other))
+    assert fleet.state.jobs["j1"].notices[-1] == other
+    assert len(fleet.state.jobs["j1"].notices) == MAX_NOTICES
