@@ -38,33 +38,34 @@ def lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 
 
 def test_an_idle_job_is_warned_where_it_is_followed_and_ended_and_its_log_says_so(house: House) -> None:
-    follower = None
     run = house.start("run", "-d", house.gpu(2), "--idle-timeout", "2s", "--", *ABANDONED)
     job = until(lambda: house.json("ps")["jobs"], "it runs")[0]["id"]
     follower = house.start("logs", "-f", job)
     out, said = run.communicate(timeout=60)
     assert (run.returncode, out) == (143, b"no newline")
-    first, second, _ = said.decode().splitlines()
-    assert NOTICE.match(first), said
+    *first, second, _ = said.decode().splitlines()
     assert re.search(r"ended by signal 15 \(idle timeout of 2 s reached: no output, .* for [\d.]+ s\)", second)
+    # One, unless this machine was so late with a look that the first was taken back.
+    notices = house.json("describe", job)["notices"]
+    assert [f"rc: notice: {one['words']}" for one in notices] == first, "each once"
+    assert all(map(NOTICE.match, first)), said
+    assert first
 
     out, said = follower.communicate(timeout=60)
     assert out == b"no newline"
-    assert [bool(NOTICE.match(line)) for line in said.decode().splitlines()] == [True], "once"
+    assert said.decode().splitlines() == first
     logged = house.rc("logs", job)
     assert logged.stdout == b"no newline"
-    assert lines(logged) == [first]
-    assert lines(house.rc("attach", job)).count(first) == 1, "part of the log that is shown from its beginning"
+    assert lines(logged) == first
+    assert lines(house.rc("attach", job))[:-2] == first, "part of the log that is shown from its beginning"
 
     described = house.rc("describe", job).stdout.decode()
-    assert described.count("the idle timeout of 2 s ends it in") == 1
+    assert described.count("the idle timeout of 2 s ends it in") == len(first)
     assert re.search(r"^notice +[\d.]+ s ago: no output", described, re.MULTILINE)
     assert re.search(r"^bounds +.*idle timeout 2\.0 s", described, re.MULTILINE)
-    (notice,) = house.json("describe", job)["notices"]
-    assert (notice["kind"], notice["facts"]["idle_timeout_s"]) == ("idle_soon", 2.0)
-    assert notice["words"] in first
+    assert {(one["kind"], one["facts"]["idle_timeout_s"]) for one in notices} == {("idle_soon", 2.0)}
     pieces = [json.loads(line) for line in house.rc("logs", job, "-o", "json").stdout.splitlines()]
-    assert pieces[0]["job"]["notices"] == [notice]
+    assert pieces[0]["job"]["notices"] == notices
 
 
 def test_a_max_runtime_says_which_bound_with_what_numbers(house: House) -> None:

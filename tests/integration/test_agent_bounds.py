@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -47,6 +48,20 @@ def told(controller: FakeController, job: str) -> list[str]:
     return [r["kind"] for r in controller.reports if r["kind"] in kinds and r["body"]["job"] == job]
 
 
+def ended_idle(controller: FakeController, job: str) -> dict[str, Any]:
+    """The end of a job that was ended as idle: after a warning, and a real wait from the last one on. On a machine that
+    is late with its looks it may have been warned before, and taken back since nobody had looked."""
+    kinds = told(controller, job)
+    assert (kinds[0], kinds[-2:]) == ("started", ["notice", "ended"])
+    outcome, notice = end(controller, job), controller.of("notice", job)[-1]["notice"]
+    assert outcome["cause"].startswith(f"idle timeout of {IDLE_S:g} s reached: ")
+    assert notice["kind"] == "idle_soon"
+    assert notice["facts"]["idle_s"] >= 0.8 * IDLE_S
+    assert outcome["stats"]["ended_at"] - notice["utc"] >= 0.2 * IDLE_S - 0.05
+    assert outcome["stats"]["wall_s"] >= IDLE_S
+    return outcome
+
+
 def end(controller: FakeController, job: str) -> dict[str, Any]:
     return dict(controller.of("ended", job)[0]["outcome"])
 
@@ -77,7 +92,7 @@ async def test_what_works_in_silence_outlives_an_idle_timeout_and_an_abandoned_s
     for start in jobs.values():
         await controller.tell(start)
     for name in ("shell", "resting", "quiet"):
-        await controller.wait("ended", name, 60)
+        await controller.wait("ended", name, 90)
     began = time.monotonic()
     await until(lambda: time.monotonic() - began > 2.5 * IDLE_S, 60, "two spans and a half more")
 
@@ -91,32 +106,24 @@ async def test_what_works_in_silence_outlives_an_idle_timeout_and_an_abandoned_s
         ("resting", "and no GPU work for"),
         ("quiet", "reached: no output for"),
     ):
-        assert told(controller, name) == ["started", "notice", "ended"]
-        (notice,) = controller.of("notice", name)
-        assert notice["notice"]["kind"] == "idle_soon"
-        assert notice["notice"]["facts"]["idle_s"] >= 0.8 * IDLE_S
-        outcome = end(controller, name)
+        outcome = ended_idle(controller, name)
         assert (outcome["ending"], outcome["signal"]) == ("signaled", 15)
-        assert outcome["cause"].startswith(f"idle timeout of {IDLE_S:g} s reached: ")
         assert words in outcome["cause"]
-        stats = outcome["stats"]
-        assert stats["wall_s"] >= IDLE_S
-        assert outcome["stats"]["ended_at"] - notice["notice"]["utc"] >= 0.2 * IDLE_S - 0.05, "a real wait"
-        assert stats["bounds"]["idle_timeout_s"] == IDLE_S
+        assert outcome["stats"]["bounds"]["idle_timeout_s"] == IDLE_S
     assert "bounds" not in json.loads((host.layout.attempt("unbound", 1) / "spec.json").read_text())
     for name in ("burns", "gpu", "dark", "build", "unbound"):
         await controller.tell(Job(register, job=name).stop())
-    dark = (await controller.wait("ended", "dark"))["outcome"]["stats"]["bounds"]
+    dark = (await controller.wait("ended", "dark", 60))["outcome"]["stats"]["bounds"]
     assert "gpu" in dark["unread"], "and the record says why it could not be called idle"
 
 
 async def test_a_max_runtime_ends_it_on_time_with_its_numbers(host: Host, controller: FakeController) -> None:
     job = Job(await controller.connected(), "cpu0")
     await controller.tell(job.start("sleep", "60", max_runtime_s=1.5))
-    outcome = (await controller.wait("ended"))["outcome"]
+    outcome = (await controller.wait("ended", timeout_s=60))["outcome"]
     assert (outcome["ending"], outcome["signal"]) == ("signaled", 15)
     assert outcome["cause"].startswith("max runtime of 1.5 s reached: ran 1.")
-    assert 1.45 <= outcome["stats"]["wall_s"] < 10
+    assert 1.45 <= outcome["stats"]["wall_s"] < 20
     assert told(controller, "j1") == ["started", "ended"], "a max runtime is asked for, and needs no warning"
 
 
@@ -126,17 +133,17 @@ async def test_a_bound_that_is_reached_waits_for_no_output_to_be_taken(host: Hos
     script = "trap '' PIPE; while :; do head -c 300000 /dev/zero; sleep 0.02; done"
     await controller.tell(job.shell(script, max_runtime_s=1.0, idle_timeout_s=30))
     began = time.monotonic()
-    outcome = (await controller.wait("ended"))["outcome"]
+    outcome = (await controller.wait("ended", timeout_s=60))["outcome"]
     assert outcome["cause"].startswith("max runtime of 1 s reached")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     await controller.proved()
     second = Job(controller.registers[-1], "cpu0", token=2, job="j2")
     await controller.tell(second.shell(script, idle_timeout_s=30))
     await controller.wait("started", "j2")
     began = time.monotonic()
     await controller.tell(second.stop())
-    assert (await controller.wait("ended", "j2"))["outcome"]["cause"] == "ann asked"
-    assert time.monotonic() - began < 5
+    assert (await controller.wait("ended", "j2", 60))["outcome"]["cause"] == "ann asked"
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.timeout(180)
@@ -145,9 +152,9 @@ async def test_a_fresh_agent_counts_the_runtime_from_the_start_and_the_idle_time
 ) -> None:
     register = await controller.connected()
     await controller.tell(Job(register, "gpu0", job="long").start("sleep", "60", max_runtime_s=6.0))
-    await controller.tell(Job(register, "gpu1", job="idle").start("sleep", "60", idle_timeout_s=4.0))
+    await controller.tell(Job(register, "gpu1", job="idle").start("sleep", "60", idle_timeout_s=IDLE_S))
     await controller.tell(Job(register, "gpu2", job="free").start("sleep", "60"))
-    await controller.wait("notice", "idle")
+    await controller.wait("notice", "idle", 60)
     host.kill(signal.SIGKILL)
     # What the settings say by now is for the jobs that start later.
     body = json.loads((host.layout.root / "embedded.json").read_text())
@@ -156,13 +163,14 @@ async def test_a_fresh_agent_counts_the_runtime_from_the_start_and_the_idle_time
     host.start()
     again = time.monotonic()
     await until(lambda: len(controller.registers) == 2, what="the new agent")
-    later = await controller.wait("ended", "idle", 60)
-    assert time.monotonic() - again >= 4.0, "what the agent before had seen counts no more"
-    assert len(controller.of("notice", "idle")) == 2, "and it is warned anew"
-    assert later["outcome"]["cause"].startswith("idle timeout of 4 s reached")
-    long = (await controller.wait("ended", "long"))["outcome"]
-    assert long["cause"].startswith("max runtime of 6 s reached: ran ")
-    assert 5.95 <= long["stats"]["wall_s"] < 12
+    await controller.wait("ended", "idle", 90)
+    assert time.monotonic() - again >= IDLE_S, "what the agent before had seen counts no more"
+    assert len(controller.of("notice", "idle")) >= 2, "and it is warned anew"
+    ended_idle(controller, "idle")
+    long = (await controller.wait("ended", "long", 90))["outcome"]
+    ran = re.fullmatch(r"max runtime of 6 s reached: ran ([\d.]+) s", long["cause"])
+    assert ran is not None, long
+    assert 6.0 <= float(ran[1]) <= long["stats"]["wall_s"] + 0.1, "of the whole life, and not of this agent"
     assert told(controller, "free") == ["started"], "it began without a bound, and keeps none"
     facts = controller.registers[-1]["devices"][0]["facts"]
     assert facts["bounds"] == {"max_runtime": 1.0, "idle_timeout": 1.0}
@@ -177,7 +185,7 @@ async def test_a_default_of_the_device_holds_where_a_job_says_nothing_and_not_wh
             await controller.tell(Job(register, "cpu0", job="told").start("sleep", "3", max_runtime_s=0.0))
             await controller.tell(Job(register, "gpu1", job="own").start("sleep", "3"))
             await controller.tell(Job(register, "gpu0", job="default").start("sleep", "3"))
-            ends = {name: (await controller.wait("ended", name))["outcome"] for name in ("told", "own", "default")}
+            ends = {name: (await controller.wait("ended", name, 60))["outcome"] for name in ("told", "own", "default")}
         assert [ends[name]["ending"] for name in ends] == ["exited", "exited", "signaled"]
         assert ends["default"]["cause"].startswith("max runtime of 1 s reached")
         by_name = {device["name"]: device["facts"].get("bounds") for device in register["devices"]}
@@ -191,7 +199,7 @@ async def test_an_agent_that_was_stopped_for_a_while_has_not_seen_the_job_idle(
     host: Host, controller: FakeController
 ) -> None:
     job = Job(await controller.connected(), "cpu0")
-    await controller.tell(job.start("sleep", "60", idle_timeout_s=4.0))
+    await controller.tell(job.start("sleep", "60", idle_timeout_s=IDLE_S))
     await controller.wait("started")
     began = time.monotonic()
     await until(lambda: time.monotonic() - began > 1.0, what="its first looks")
@@ -201,7 +209,6 @@ async def test_an_agent_that_was_stopped_for_a_while_has_not_seen_the_job_idle(
     await until(lambda: time.monotonic() - stopped > 5, what="longer than the whole span")
     os.kill(host.process.pid, signal.SIGCONT)
     going = time.monotonic()
-    outcome = (await controller.wait("ended", timeout_s=60))["outcome"]
-    assert time.monotonic() - going >= 4.0
-    assert "looks" in outcome["stats"]["bounds"]["unread"]
-    assert told(controller, "j1") == ["started", "notice", "ended"]
+    await controller.wait("ended", timeout_s=90)
+    assert time.monotonic() - going >= IDLE_S
+    assert "looks" in ended_idle(controller, "j1")["stats"]["bounds"]["unread"]
