@@ -49,7 +49,8 @@ class SimFleet:
         self.starts: list[r.Key] = []
         self.stopped: set[tuple[str, str, int]] = set()
         self.declared: set[str] = set()
-        self.jobs = 0
+        self.noticed: set[int] = set()
+        self.jobs = self.said = 0
         self.restored = False
         self.execute(cmd.Begin())
         for h in range(hosts):
@@ -97,6 +98,11 @@ class SimFleet:
                 check(event.outcome["code"] == getattr(seen, "code", None), "I7", f"{event.job} {seen}, not {event}")
         elif isinstance(event, ev.LeaseReleased):
             self._witness_release(event)
+        elif isinstance(event, ev.JobNoticed):
+            said = event.notice["facts"]
+            check(said["of"] == [event.job, event.attempt], "I6", f"{event} tells of another attempt")
+            check(said["number"] not in self.noticed, "I6", f"{event} was on record already")
+            self.noticed.add(said["number"])
 
     def _witness_release(self, event: ev.LeaseReleased) -> None:
         lease = self.state.released.get(event.lease)
@@ -164,6 +170,7 @@ class SimFleet:
         self.terminal = {e.job: str(e.outcome["ending"]) for e in self.log if isinstance(e, ev.JobEnded)}
         self.accepted = {e.job for e in self.log if isinstance(e, ev.JobSubmitted)}
         self.keys = {(e.owner, e.key): e.job for e in self.log if isinstance(e, ev.JobSubmitted) and e.key}
+        self.noticed = {e.notice["facts"]["number"] for e in self.log if isinstance(e, ev.JobNoticed)}
         self.state = FleetState()
         for event in self.log:
             evolve(self.state, event)

@@ -254,6 +254,20 @@ class SimHost:
         self.exits[process.run] = self.fleet.observed_exit[process.run] = outcome
         self.happened(r.Ended(*process.key, outcome, 0))
 
+    def bound(self, index: int, *, reached: bool) -> None:
+        """The agent warns an attempt of a bound that is near, or ends one that has reached it."""
+        running = [p for p in self.alive if p.supervised and p.namespace == self.namespace]
+        if self.suspended or not running:
+            return
+        process = running[index % len(running)]
+        if reached:
+            self.happened(r.Overran(*process.key, "max runtime of 1 s reached: ran 1.0 s"))
+            return
+        self.fleet.said += 1
+        facts = {"of": list(process.key), "number": self.fleet.said}
+        notice = {"kind": "idle_soon", "words": "idle", "utc": self.fleet.wall, "facts": facts}
+        self.happened(r.Noticed(*process.key, notice))
+
     def kill_supervisor(self, index: int) -> None:
         """A supervisor dies without its tree: the tree is on the device, and nobody has it in hand."""
         running = [p for p in self.alive if p.supervised]
