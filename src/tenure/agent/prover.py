@@ -13,13 +13,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tenure.agent import adopt, folders, lost, opened, release
+from tenure.agent import adopt, folders, lost, opened, release, strays
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.release import Traces
 from tenure.agent.watch import listed, sees_all
 from tenure.domain.device import Condition
-from tenure.domain.job import Ending
 from tenure.domain.reading import Value
 from tenure.durable import LogFailed
 from tenure.probes import proc
@@ -40,6 +39,7 @@ class Prover:
         self._shell = shell
         self._tasks: dict[r.Key, asyncio.Task[None]] = {}
         self._traces: dict[r.Key, Traces] = {}
+        self._told: dict[r.Key, str] = {}
 
     def remember(self, key: r.Key, traces: Traces) -> None:
         """Keeps what is known of an attempt's processes for the looks after its end."""
@@ -57,7 +57,9 @@ class Prover:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def at_once(self, attempt: r.Attempt, traces: Traces, tree: str) -> dict[str, Condition]:
-        """What one quick look proves, for the report of the end. Never longer than half a second."""
+        """What one quick look proves, for the report of the end: nothing where others still run something for the job.
+        Never longer than half a second."""
+        others = asyncio.ensure_future(asyncio.to_thread(lambda: strays.find(self._label(attempt))))
         devices = self._devices(attempt)
         proofs = {
             name: release.of_cpu(tree)
@@ -65,13 +67,14 @@ class Prover:
             if d is not None and d.probe is None and not d.by_open_files
         }
         gpus = {name: d for name, d in devices.items() if d is not None and d.probe is not None}
-        if gpus:
-            looking = asyncio.ensure_future(self._sample(gpus, traces, tree, settled=False))
-            done, _ = await asyncio.wait([looking], timeout=QUICK_S)
-            if done and looking.exception() is None:
-                proofs.update({name: seen for name, seen in looking.result().items() if seen.outcome == "clear"})
-            elif not done:
-                looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        looking = asyncio.ensure_future(self._sample(gpus, traces, tree, settled=False)) if gpus else None
+        done, late = await asyncio.wait([task for task in (others, looking) if task is not None], timeout=QUICK_S)
+        for task in late:
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if others not in done or others.exception() is not None or others.result():
+            return {}
+        if looking in done and looking.exception() is None:
+            proofs.update({name: seen for name, seen in looking.result().items() if seen.outcome == "clear"})
         return self._claimed(proofs)
 
     async def _until_proved(self, key: r.Key) -> None:
@@ -96,6 +99,7 @@ class Prover:
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
         self._traces.pop(key, None)
+        self._told.pop(key, None)
         self._tasks.pop(key, None)
 
     async def _look_once(self, attempt: r.Attempt, settled: bool) -> dict[str, Condition]:
@@ -103,6 +107,10 @@ class Prover:
         wanted = {name: device for name, device in self._devices(attempt).items() if name in attempt.unproved}
         if alive is not None:
             return dict.fromkeys(wanted, alive) if settled else {}
+        if not (lost.rebooted(self._shell, attempt) or _never_ran(attempt)):
+            tree, unwilling = await self._end_strays(attempt, tree)
+            if unwilling is not None:
+                return dict.fromkeys(wanted, unwilling) if settled else {}
         proofs: dict[str, Condition] = {}
         gpus: dict[str, AgentDevice] = {}
         for name, device in wanted.items():
@@ -123,8 +131,6 @@ class Prover:
                 gpus[name] = device
         if gpus:
             traces = self._traces.get(attempt.key, Traces())
-            if settled:
-                traces = await self._with_strays(attempt, traces)
             proofs.update(await self._sample(gpus, traces, tree, settled=settled))
         return self._claimed(proofs)
 
@@ -137,8 +143,7 @@ class Prover:
                 return "process tree empty (its supervisor's exit record)", None
         except (OSError, ValueError) as error:
             log.warning("%s#%d: %s", *attempt.key, error)
-        never_ran = attempt.outcome is None and attempt.supervisor is None and attempt.spec is None
-        if never_ran:
+        if _never_ran(attempt):
             return "nothing of it was started here", None
         if attempt.outcome is None and attempt.supervisor is None:
             # Accepted, and stopped before its command was begun: the seal on its folder says that nobody began it.
@@ -156,12 +161,37 @@ class Prover:
             return "", Condition("unknown", f"{why}; a reboot of the host proves them gone")
         return "no process of it found" + (f", {len(cleared.killed)} ended" if cleared.killed else ""), None
 
-    async def _with_strays(self, attempt: r.Attempt, traces: Traces) -> Traces:
-        """Adds processes that carry the job's id outside its tree, such as those of a container it started."""
-        if attempt.outcome is not None and attempt.outcome.ending is Ending.LOST:
-            return traces  # they have been searched for and ended
-        found = await lost.census(self._shell, attempt.key)
-        return Traces(traces.pids, frozenset(survivor.pid for survivor in found.survivors))
+    async def _end_strays(self, attempt: r.Attempt, tree: str) -> tuple[str, Condition | None]:
+        """Ends what others run for the job, and says so once: (the proof with what was ended, None), or who is left."""
+        ended = await asyncio.to_thread(lambda: strays.end(self._label(attempt)))
+        if ended.gone or ended.left:
+            known = self._traces.get(attempt.key, Traces())
+            self._traces[attempt.key] = Traces(known.pids | {stray.pid for stray in ended.gone})
+            self._tell_of(attempt, ended)
+        if ended.left:
+            names = strays.names_of(ended.left)
+            return "", Condition(
+                "dirty", f"run for the job by others, and not ended by SIGKILL: {', '.join(names)}", names
+            )
+        if not ended.gone:
+            return tree, None
+        return f"{tree}; ended what others ran for it: {', '.join(strays.names_of(ended.gone))}", None
+
+    def _tell_of(self, attempt: r.Attempt, ended: strays.Ended) -> None:
+        said = [f"ended: {', '.join(strays.names_of(ended.gone))}"] if ended.gone else []
+        said += [f"cannot be ended: {', '.join(strays.names_of(ended.left))}"] if ended.left else []
+        words = f"processes that others ran for the job {'; '.join(said)}"
+        log.warning("%s#%d: %s", *attempt.key, words)
+        if self._told.get(attempt.key) != words:
+            self._told[attempt.key] = words
+            facts = {"ended": [s.pid for s in ended.gone], "left": [s.pid for s in ended.left]}
+            self._shell.tell(
+                r.Noticed(*attempt.key, {"kind": "strays", "words": words, "utc": time.time(), "facts": facts})
+            )
+
+    def _label(self, attempt: r.Attempt) -> strays.Label:
+        leases = ",".join(grant.lease for grant in attempt.grants)
+        return strays.label_of(*attempt.key, self._shell.layout.attempt(*attempt.key), leases)
 
     async def _sample(
         self, gpus: Mapping[str, AgentDevice], traces: Traces, tree: str, *, settled: bool
@@ -211,3 +241,7 @@ class Prover:
 
     def _devices(self, attempt: r.Attempt) -> dict[str, AgentDevice | None]:
         return {grant.device: self._shell.devices.by_uuid.get(grant.uuid) for grant in attempt.grants}
+
+
+def _never_ran(attempt: r.Attempt) -> bool:
+    return attempt.outcome is None and attempt.supervisor is None and attempt.spec is None

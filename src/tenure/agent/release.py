@@ -16,16 +16,14 @@ from tenure.agent.watch import by_list_alone, could_not_look, describe_process, 
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Unavailable, Value
 from tenure.domain.use_instant import mib
-from tenure.probes.nvml_records import DeviceSample, GpuProcess
+from tenure.probes.nvml_records import DeviceSample
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What is known of the attempt: every pid its tree was ever seen to have, and pids that carry its job id but are
-    not in its tree (started for it by a daemon, such as a container's)."""
+    """What is known of the attempt: every pid its tree was ever seen to have, and those of strays that ended."""
 
     pids: frozenset[int] = frozenset()
-    strays: frozenset[int] = frozenset()
 
 
 def of_cpu(tree_proof: str) -> Condition:
@@ -54,11 +52,7 @@ def of_gpu(
     if isinstance(processes, Unavailable) and processes.reason not in NOT_THERE:
         return could_not_look(processes) if settled else None
     on_it = processes.value if isinstance(processes, Value) else ()
-    left = [p for p in on_it if p.pid in traces.strays]  # those of the tree are gone: a living pid is somebody else's
-    gone = [p for p in on_it if p.pid not in here]
-    if left:
-        names = "; ".join(name_process(p.pid, *describe(p.pid)) for p in left)
-        return Condition("dirty", f"still on the device for this job: {names}", _names(left)) if settled else None
+    gone = [p for p in on_it if p.pid not in here]  # those of the job are: a living pid is somebody else's
     if gone:
         # An entry of a process that just ended, or one of a namespace that we cannot see into: a number is no process.
         pids = ", ".join(str(p.pid) for p in gone[:8])
@@ -97,7 +91,3 @@ def _by_memory(
     if not settled:
         return None
     return Condition("dirty", f"{mib(excess)} left above the resting baseline of {mib(baseline.value)}, nobody listed")
-
-
-def _names(processes: list[GpuProcess]) -> tuple[str, ...]:
-    return tuple(f"pid {p.pid}" for p in processes[:8])

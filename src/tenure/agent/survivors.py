@@ -140,13 +140,13 @@ async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: 
             if not fresh:
                 break
             for survivor in fresh:
-                _signal(survivor, signal.SIGSTOP)
+                send(survivor, signal.SIGSTOP)
                 seen.add((survivor.pid, survivor.start_ticks))
             found = census(job, attempt, identity)
         if identity and identity.cgroup:
             _write(Path(identity.cgroup) / "cgroup.kill", "1")
         for survivor in found.survivors:
-            _signal(survivor, signal.SIGKILL)
+            send(survivor, signal.SIGKILL)
             killed.setdefault(survivor.pid, survivor)
         if identity and identity.cgroup:
             for group in _groups(Path(identity.cgroup)):
@@ -228,7 +228,7 @@ def _mark_descent(table: dict[int, _Stat], signs: dict[int, Sign]) -> None:
                 queue.append(child)
 
 
-def _signal(survivor: Survivor, number: signal.Signals) -> None:
+def send(survivor: Survivor, number: signal.Signals) -> None:
     """Signals that very process. One that ended, or that may not be signalled, shows in the next census."""
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(survivor.pid)

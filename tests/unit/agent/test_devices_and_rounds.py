@@ -132,10 +132,12 @@ async def test_a_jetson_is_ready_by_its_open_files_only(monkeypatch: pytest.Monk
     assert one.condition == seen
 
 
-async def test_a_jetson_is_not_empty_because_its_jobs_tree_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_jetson_is_not_empty_because_its_jobs_tree_is(tmp_path: Path) -> None:
     one = device("jetson")
     shell: Any = Sayings(one)
-    attempt: Any = SimpleNamespace(grants=[SimpleNamespace(device=one.name, uuid=one.uuid)])
+    shell.layout = SimpleNamespace(attempt=lambda *key: tmp_path)
+    grant = SimpleNamespace(device=one.name, uuid=one.uuid, lease="l1")
+    attempt: Any = SimpleNamespace(grants=[grant], key=(f"nobody-{tmp_path.name}", 1))
     assert await Prover(shell).at_once(attempt, SimpleNamespace(), "tree empty") == {}  # type: ignore[arg-type]
 
 

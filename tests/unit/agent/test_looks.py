@@ -151,13 +151,6 @@ def test_a_stranger_proves_the_job_gone() -> None:
     assert (seen.outcome, seen.by) == ("occupied", ("pid 100 (ann): python",))
 
 
-def test_a_process_that_a_daemon_runs_for_the_job_is_dirty() -> None:
-    seen = proof(sample(500, (100,)), Traces(strays=frozenset({100})), settled=True)
-    assert seen is not None
-    assert seen.outcome == "dirty"
-    assert "pid 100" in seen.detail
-
-
 def test_a_pid_that_cannot_be_found_proves_nothing() -> None:
     seen = proof(sample(500, (31337,)), settled=True)
     assert seen is not None
