@@ -39,41 +39,28 @@ WHOLE = "PATH,RC_JOB_ID,RC_ATTEMPT,RC_LEASE_ID,RC_SCRATCH,RC_DEVICE"
 
 @dataclass
 class Daemon:
-    """Starts workers on request. ``restarts``: starts another one as soon as one ends."""
+    """Starts workers on request, and waits for them."""
 
     path: Path
-    restarts: bool = False
     workers: list[asyncio.subprocess.Process] = field(default_factory=list)
-    keepers: set[asyncio.Task[None]] = field(default_factory=set)
+    waiting: set[asyncio.Task[int]] = field(default_factory=set)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = json.loads(await reader.readline())
-        worker = await self.start(asked)
-        keeper = asyncio.create_task(self.keep(worker, asked))
-        self.keepers.add(keeper)
-        writer.write(f"{worker.pid}\n".encode())
-        writer.close()
-
-    async def start(self, asked: dict[str, Any]) -> asyncio.subprocess.Process:
         worker = await asyncio.create_subprocess_exec(*PYTHON, asked["code"], env=asked["env"], start_new_session=True)
         self.workers.append(worker)
-        return worker
-
-    async def keep(self, worker: asyncio.subprocess.Process, asked: dict[str, Any]) -> None:
-        await worker.wait()
-        while self.restarts:
-            worker = await self.start(asked)
-            await worker.wait()
+        self.waiting.add(asyncio.create_task(worker.wait()))
+        writer.write(f"{worker.pid}\n".encode())
+        writer.close()
 
     def living(self) -> list[int]:
         return [worker.pid for worker in self.workers if worker.returncode is None]
 
     async def close(self) -> None:
-        self.restarts = False
         for worker in self.workers:
             if worker.returncode is None:
                 worker.kill()
-        await asyncio.gather(*self.keepers)
+        await asyncio.gather(*self.waiting)
 
 
 @pytest.fixture
@@ -146,15 +133,22 @@ async def test_a_stopped_jobs_worker_is_ended_too(controller: FakeController, da
 
 
 async def test_a_worker_that_is_started_again_keeps_the_device_dirty_until_it_is_not(
-    controller: FakeController, daemon: Daemon
+    controller: FakeController,
 ) -> None:
-    daemon.restarts = True
     job = new(await controller.connected(), "cpu0")
-    await controller.tell(ask(job, daemon, PATIENT))
-    dirty = await until(lambda: [p for p in controller.proofs("h:cpu0", job.job) if p["outcome"] == "dirty"])
-    assert dirty[0]["by"][0].split()[1] in {str(worker.pid) for worker in daemon.workers}
-    assert all(proof["outcome"] == "dirty" for proof in controller.proofs("h:cpu0", job.job))
-    await daemon.close()
+    await controller.tell(job.start("/bin/sleep", "1000"))
+    await controller.wait("started", job.job)
+    again = 'while :; do env -i RC_JOB_ID="$1" /bin/sleep 1000; done'
+    keeper = await asyncio.create_subprocess_exec("/bin/sh", "-c", again, "sh", job.job, env={})
+    try:
+        await controller.tell(job.stop())
+        await until(lambda: controller.proofs("h:cpu0", job.job), what="what is left")
+        await asyncio.sleep(2.0)
+        assert {proof["outcome"] for proof in controller.proofs("h:cpu0", job.job)} == {"dirty"}
+        assert "(sleep)" in controller.proofs("h:cpu0", job.job)[-1]["by"][0]
+    finally:
+        keeper.kill()
+        await keeper.wait()
     proof = await controller.proved("h:cpu0", job.job, timeout_s=30)
     assert proof["outcome"] == "clear"
 

@@ -27,7 +27,7 @@ from tenure.agent.survivors import Sign, Survivor
 
 #: In seconds: how long they have after SIGTERM, how long after that before who is left is named, and how long nobody
 #: may have come after the last one for all of them to be gone.
-TERM_S, KILL_S, QUIET_S = 0.5, 1.0, 0.25
+TERM_S, KILL_S, QUIET_S = 0.5, 1.0, 0.3
 _PAUSE_S = 0.01
 _ENVIRON_BYTES = 1 << 17
 
