@@ -56,6 +56,7 @@ class FakeController:
     acknowledge_output: bool = True
     gaps: list[str] = field(default_factory=list)
     links: list[ServerConnection] = field(default_factory=list)
+    left: list[dict[str, Any]] = field(default_factory=list)
     on_hello: Callable[[], list[Instruction]] = list
 
     @contextlib.asynccontextmanager
@@ -96,6 +97,8 @@ class FakeController:
         frame = frames.loads(message)
         if frame["type"] == "beat":
             self.beats += 1
+        elif frame["type"] == "left":
+            self.left.append(frame["body"])
         elif frame["type"] == "report":
             frames.read_report(frame, "a")  # must be a report that the real controller can read
             self.reports.append(frame)

@@ -25,7 +25,7 @@ from tenure.agent.leftovers_file import Kept
 from tenure.domain import leftovers as domain
 from tenure.domain import leftovers_words as words
 from tenure.domain.reading import Reading, Unavailable, Value
-from tenure.probes.fingerprint import FingerprintProbe, Look, Read, Roots, root_identity
+from tenure.probes.fingerprint import VERSIONS, FingerprintProbe, Look, Read, Roots, root_identity
 from tenure.wire import frames
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Leftovers:
         options = shell.options
         self._shell = shell
         self._roots = Roots(
-            root=options.leftovers_root or "/", home=options.leftovers_home, attempts=str(shell.layout.attempts)
+            root=options.leftovers_root or "/",
+            home=options.leftovers_home,
+            versions=VERSIONS if options.leftovers_versions else (),
+            attempts=str(shell.layout.attempts),
         )
         self._probe = FingerprintProbe(self._roots)
         self.file: Path = shell.layout.agent / "leftovers.json"

@@ -42,8 +42,9 @@ class Options:
 
     ``leftovers``: look what jobs leave on this worker, after a job's end but not more often than
     ``leftovers_every_s``, and every ``leftovers_idle_s`` where nothing happens. ``leftovers_root`` and
-    ``leftovers_home`` stand in for ``/`` and the agent's home folder. ``image``: a word for the image as somebody
-    declares it; where it is a new one, the next look is taken for the image.
+    ``leftovers_home`` stand in for ``/`` and the agent's home folder. ``leftovers_versions``: run a few tools whose
+    file changed to ask their version. ``image``: a word for the image as somebody declares it; where it is a new one,
+    the next look is taken for the image.
 
     ``output_quota_bytes``: how much of one attempt's output is stored, both streams together; what it writes beyond
     that is read and counted, and not kept.
@@ -71,6 +72,7 @@ class Options:
     leftovers_idle_s: float = 600.0
     leftovers_root: str = "/"
     leftovers_home: str = ""
+    leftovers_versions: bool = True
     image: str = ""
     protect: Mapping[str, Any] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ def main(given: Given) -> int:
     connection = session.transport()
     kind, told = _find(connection, given.words[0])
     if kind == "device":
-        told = {**told, "leftovers": connection.call("GET", f"/v1/leftovers/{quote(told['agent'])}")["told"]}
+        told = {**told, "leftovers": _leftovers(connection, told["agent"])}
     if given.json:
         from json import dumps
 
@@ -63,6 +63,16 @@ def _find(connection: Transport, name: str) -> tuple[str, dict[str, Any]]:
             do=f"{no_device.do}; jobs are listed by: rc jobs",
             facts={"name": name, **no_device.facts},
         ) from error
+
+
+def _leftovers(connection: Transport, agent: str) -> dict[str, Any] | None:
+    try:
+        told: dict[str, Any] | None = connection.call("GET", f"/v1/leftovers/{quote(agent)}")["told"]
+    except TenureError as error:
+        if error.code != "usage":  # a controller that is older than this command has no such thing to tell
+            raise
+        return None
+    return told
 
 
 def _lines(pairs: list[tuple[str, object]]) -> None:

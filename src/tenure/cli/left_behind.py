@@ -27,6 +27,12 @@ def of_host(host: str, told: Mapping[str, Any] | None) -> str:
     lines += [f"  could not be read last time: {_where(each)}" for each in told["unread"][:4]]
     if told.get("problem"):
         lines.append(f"  {clean(told['problem'])}")
+    scratch = told.get("scratch") or {}
+    if scratch.get("attempts"):
+        first = ", ".join(f"{name} {_size(size)}" for name, size in list(scratch["largest"].items())[:3])
+        lines.append(f"scratch of {scratch['attempts']} attempts: {_size(scratch['bytes'])} (most: {first})")
+    elif scratch.get("unknown"):
+        lines.append(f"scratch: unknown ({clean(scratch['unknown'])})")
     if told["count"] == 0:
         lines.append(f"leftovers: none (looked {ago(told['looked_at'])} ago)")
         return "\n".join(lines)
@@ -36,6 +42,10 @@ def of_host(host: str, told: Mapping[str, Any] | None) -> str:
     if told["count"] > len(rows):
         lines.append(f"and {told['count'] - len(rows)} more (-o json)")
     return "\n".join(lines)
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 30):.1f}G" if size >= 1 << 30 else f"{size >> 20}M" if size >= 1 << 20 else f"{size >> 10}K"
 
 
 def _where(each: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tenure.agent import records as r
-from tenure.agent.core import AgentState, decide, evolve, owed, snapshot
+from tenure.agent.core import MAX_UNLOOKED, AgentState, decide, evolve, owed, snapshot
 from tenure.domain.device import CLEAR, Condition
 from tenure.domain.instructions import Grant, StartJob, StopJob
 from tenure.domain.job import Ending, JobSpec, Outcome
@@ -213,6 +213,33 @@ def test_a_compacted_journal_is_the_same_state() -> None:
     for event in snapshot(host.state):
         evolve(again, event)
     assert again == host.state
+
+
+def test_what_ran_since_the_last_look_is_asked_until_a_look_that_began_after_its_end_is_on_disk() -> None:
+    host = Host().running()
+    host.tell(start("j2", 1, 5, "g1"), r.NotStarted("j2", 1, "its folder cannot be made"))
+    assert list(host.state.unlooked) == [("j1", 1)], "of an attempt that never ran nothing is left"
+    host.tell(r.WorkerLooked(frozenset()))
+    assert list(host.state.unlooked) == [("j1", 1)]
+    host.tell(r.Ended("j1", 1, DONE, 0, {"g0": CLEAR}), *(r.Acked(seq) for seq in range(1, 9)))
+    assert ("j1", 1) not in host.state.attempts
+    again = AgentState(host.state.identity)
+    for event in snapshot(host.state):
+        evolve(again, event)
+    assert list(again.unlooked) == [("j1", 1)], "forgotten by the controller's leave, and still asked"
+    host.tell(r.WorkerLooked(frozenset({("j1", 1)})))
+    assert not host.state.unlooked
+
+
+def test_more_jobs_than_are_named_are_counted_and_one_that_still_runs_is_named_again() -> None:
+    host = Host().running()
+    for number in range(MAX_UNLOOKED + 4):
+        host.tell(start(f"k{number}", 1, number + 2, f"x{number}"), r.Started(f"k{number}", 1, (1, 1), 2))
+    assert (len(host.state.unlooked), host.state.unlooked_more) == (MAX_UNLOOKED, 5)
+    over = frozenset(host.state.unlooked)
+    host.tell(r.WorkerLooked(over))
+    assert set(host.state.unlooked) == {("j1", 1), *((f"k{number}", 1) for number in range(4))}
+    assert host.state.unlooked_more == 0
 
 
 def test_a_floor_fences_what_this_host_has_forgotten_and_lowers_nothing() -> None:
