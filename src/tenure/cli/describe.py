@@ -159,7 +159,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("control", (outcome.get("stats") or {}).get("control")),
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
-            ("left", (j.get("left") or {}).get("words")),
+            ("left", ((j.get("left") or {}).get("words") or "").removeprefix("left: ")),
             ("found there", _found_there(j)),
             *_warnings(j),
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
