@@ -41,7 +41,11 @@ async def test_killed_at_any_instant_after_an_end_it_is_said_of_that_job(tmp_pat
                 expected[str(tool)] = [name]
                 seen = len(controller.registers)
                 host.start()
-                await until(lambda seen=seen: len(controller.registers) > seen, 30, "the next agent")
+
+                def back(seen: int = seen) -> bool:
+                    return len(controller.registers) > seen
+
+                await until(back, 30, "the next agent")
 
                 def told(name: str = name) -> Any:
                     return controller.left and name in controller.left[-1]["jobs"]

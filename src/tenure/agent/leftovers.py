@@ -208,9 +208,19 @@ class Leftovers:
         if self._scratch is None or isinstance(self._scratch, Unavailable):
             reason = "not looked at yet" if self._scratch is None else str(self._scratch.reason)
             return {"unknown": reason}
-        sizes = {name: int(size) for name, size in self._scratch.value.items.items()}
-        largest = sorted(sizes.items(), key=lambda each: -each[1])[: words.MAX_TOLD]
-        return {"bytes": sum(sizes.values()), "attempts": len(sizes), "largest": dict(largest)}
+        found: list[dict[str, Any]] = []
+        for name, told in self._scratch.value.items.items():
+            size, _, kept = told.partition(" ")
+            job, _, attempt = name.rpartition(".")
+            found.append({"job": job or name, "attempt": attempt, "bytes": int(size), "kept": bool(kept)})
+        found.sort(key=lambda each: -each["bytes"])
+        return {
+            "bytes": sum(each["bytes"] for each in found),
+            "kept_bytes": sum(each["bytes"] for each in found if each["kept"]),
+            "attempts": len(found),
+            "largest": found[: words.MAX_TOLD],
+            "unread": dict(list(self._scratch.value.blind.items())[: words.NAMED]),
+        }
 
     def tell(self) -> None:
         """Tells the controller, if there is one on the line; the next welcome says it again."""

@@ -29,8 +29,9 @@ def of_host(host: str, told: Mapping[str, Any] | None) -> str:
         lines.append(f"  {clean(told['problem'])}")
     scratch = told.get("scratch") or {}
     if scratch.get("attempts"):
-        first = ", ".join(f"{name} {_size(size)}" for name, size in list(scratch["largest"].items())[:3])
-        lines.append(f"scratch of {scratch['attempts']} attempts: {_size(scratch['bytes'])} (most: {first})")
+        first = ", ".join(f"{one['job']} {_size(one['bytes'])}" for one in scratch["largest"][:3])
+        kept = f", {_size(scratch['kept_bytes'])} of it kept" if scratch["kept_bytes"] else ""
+        lines.append(f"scratch of {scratch['attempts']} attempts: {_size(scratch['bytes'])}{kept} (most: {first})")
     elif scratch.get("unknown"):
         lines.append(f"scratch: unknown ({clean(scratch['unknown'])})")
     if told["count"] == 0:

@@ -7,6 +7,7 @@ is run, but for the versions of a few tools. A missing folder is a fact; one tha
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import stat
@@ -215,21 +216,43 @@ def _unescaped(text: str) -> str:
 
 
 def scratch(attempts: str) -> Found:
-    """Bytes on disk of every attempt's scratch, by the attempt's folder, whose name says whose it is."""
+    """What every attempt's scratch takes on the disk: the attempt's folder, whose name says whose it is -> bytes, and
+    ``kept`` where it is to stay. Where it lies, and whether it stays, is in the folder's ``scratch.json``."""
     items: dict[str, str] = {}
-    folders, blind = expand(f"{attempts}/*/scratch")
-    for folder in folders:
-        name = folder.split("/")[-2]
+    blind: dict[str, str] = {}
+    try:
+        names = sorted(names_in(attempts))
+    except ABSENT:
+        return items, blind
+    except OSError as error:
+        return items, {"": why(error)}
+    for name in names:
+        try:
+            place, kept = _scratch_of(f"{attempts}/{name}")
+        except (OSError, ValueError) as error:
+            blind[name] = why(error) if isinstance(error, OSError) else "unparseable: its scratch.json"
+            continue
         size = entries = 0
-        for used in _used(folder):
+        for used in _used(place):
             size, entries = size + used, entries + 1
             if entries >= _MOST_ENTRIES:
                 blind[name] = f"out_of_range: over {_MOST_ENTRIES} entries"
                 break
         else:
             if entries:
-                items[name] = str(size)
+                items[name] = f"{size} kept" if kept else str(size)
     return items, blind
+
+
+def _scratch_of(folder: str) -> tuple[str, bool]:
+    try:
+        with open(f"{folder}/scratch.json", "rb") as file:
+            body = json.loads(file.read())
+    except ABSENT:
+        return f"{folder}/scratch", False
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    return str(body.get("path") or f"{folder}/scratch"), bool(body.get("kept"))
 
 
 def _used(folder: str) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import struct
@@ -218,11 +219,16 @@ def test_scratch_by_attempt_is_what_it_takes_on_the_disk(tmp_path: Path) -> None
     folder = tmp_path / "j1.1/scratch/deep"
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"x" * 100_000)
-    (tmp_path / "j2.1/scratch").mkdir(parents=True)
+    (tmp_path / "j2.1").mkdir()
+    (tmp_path / "j3.1").mkdir()
+    (tmp_path / "j3.1/scratch.json").write_text(json.dumps({"path": str(folder), "kept": True}))
+    (tmp_path / "j4.1").mkdir()
+    (tmp_path / "j4.1/scratch.json").write_text("{")
     items, blind = look.scratch(str(tmp_path))
-    assert not blind
-    assert list(items) == ["j1.1"]
+    assert list(blind) == ["j4.1"]
+    assert list(items) == ["j1.1", "j3.1"]
     assert 100_000 <= int(items["j1.1"]) < 200_000
+    assert items["j3.1"].endswith(" kept")
 
 
 @pytest.mark.parametrize(
