@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tenure.domain.reading import Reason
 from tenure.domain.requirement import Look, Requirement
@@ -22,7 +22,7 @@ _cached: list[tuple[tuple[str, str], ...] | CannotLook] = []
 
 def tool(need: Requirement, place: Place) -> Look:
     """A program on the job's PATH, as execvp finds it. Its version is the first one that ``TOOL --version`` prints."""
-    troubles: list[str] = []
+    troubles: list[CannotLook] = []
     path = place.which(need.name, troubles)
     if path is None:
         return _no_tool(need, place, troubles)
@@ -43,9 +43,8 @@ def tool(need: Requirement, place: Place) -> Look:
     return absent(need, f"{words}, below {need.least}", path=path, version=version)
 
 
-def _no_tool(need: Requirement, place: Place, troubles: list[str]) -> Look:
-    if troubles:
-        raise CannotLook(Reason.NO_PERMISSION, f"not found, but not everything could be looked at: {troubles[0]}")
+def _no_tool(need: Requirement, place: Place, troubles: list[CannotLook]) -> Look:
+    _all_looked_at(troubles)
     if "/" in need.name:
         path = place.absolute(need.name)
         found = place.stat(path)
@@ -58,6 +57,12 @@ def _no_tool(need: Requirement, place: Place, troubles: list[str]) -> Look:
             Reason.NOT_SUPPORTED, f"no program at all was found on the job's PATH ({searched}), {need.name} among them"
         )
     return absent(need, f"not on the job's PATH ({searched}), where {control} is")
+
+
+def _all_looked_at(troubles: Sequence[CannotLook]) -> None:
+    """Raises ``CannotLook`` where a part of the search was not: what was not found may be there."""
+    for problem in troubles:
+        raise CannotLook(problem.reason, f"not found, but not everything could be looked at: {problem.words}")
 
 
 def _any_program(place: Place) -> str | None:
@@ -98,13 +103,12 @@ def file(need: Requirement, place: Place) -> Look:
 def library(need: Requirement, place: Place) -> Look:
     """A shared library, in the order of the dynamic loader (man 8 ld.so): LD_LIBRARY_PATH, the cache of ldconfig, the
     default folders. What a program names in its own RUNPATH is the program's business and is not known here."""
-    troubles: list[str] = []
+    troubles: list[CannotLook] = []
     passed: list[str] = []
     path = _load(need.name, place, troubles, passed)
     if path is not None:
         return present(need, path, path=path)
-    if troubles:
-        raise CannotLook(Reason.NO_PERMISSION, f"not found, but not everything could be looked at: {troubles[0]}")
+    _all_looked_at(troubles)
     control = _load("libc.so.6", place, [], []) or _load("c", place, [], [])
     if control is None:
         raise CannotLook(Reason.NOT_SUPPORTED, "not found, and neither was the C library, which every program here has")
@@ -116,7 +120,7 @@ def library(need: Requirement, place: Place) -> Look:
     return absent(need, f"not in {where}the loader's cache or its folders, where {control} is{aside}")
 
 
-def _load(name: str, place: Place, troubles: list[str], passed: list[str]) -> str | None:
+def _load(name: str, place: Place, troubles: list[CannotLook], passed: list[str]) -> str | None:
     """The file that the loader would take. ``passed``: those of the name for another machine, or no library."""
     for path in _candidates(name, place, troubles):
         try:
@@ -125,7 +129,7 @@ def _load(name: str, place: Place, troubles: list[str], passed: list[str]) -> st
                 continue  # the cache may be older than the disk
             head = _head(path) if stat.S_ISREG(found.st_mode) else b""
         except CannotLook as problem:
-            troubles.append(problem.words)
+            troubles.append(problem)
             continue
         if _kind(head) == _our_kind():
             return path
@@ -141,7 +145,7 @@ def _head(path: str) -> bytes:
         raise CannotLook.of(path, problem) from None
 
 
-def _candidates(name: str, place: Place, troubles: list[str]) -> Iterator[str]:
+def _candidates(name: str, place: Place, troubles: list[CannotLook]) -> Iterator[str]:
     exact = ".so" in name
     pattern = re.compile(re.escape(name) if exact else rf"lib{re.escape(name)}\.so(?:\.[0-9]+)*")
     given = [folder for folder in re.split("[:;]", place.env.get("LD_LIBRARY_PATH", "")) if folder]
@@ -150,7 +154,7 @@ def _candidates(name: str, place: Place, troubles: list[str]) -> Iterator[str]:
     try:
         cached = _cache(place)
     except CannotLook as problem:
-        troubles.append(problem.words)
+        troubles.append(problem)
         cached = ()
     yield from (path for soname, path in cached if pattern.fullmatch(soname))
     machine = f"{os.uname().machine}-linux-gnu"
@@ -158,7 +162,9 @@ def _candidates(name: str, place: Place, troubles: list[str]) -> Iterator[str]:
         yield from _in_folder(top, name if exact else "", pattern, place, troubles)
 
 
-def _in_folder(folder: str, exact: str, pattern: re.Pattern[str], place: Place, troubles: list[str]) -> Iterator[str]:
+def _in_folder(
+    folder: str, exact: str, pattern: re.Pattern[str], place: Place, troubles: list[CannotLook]
+) -> Iterator[str]:
     if exact:
         yield os.path.join(folder, exact)  # noqa: PTH118
         return
@@ -168,7 +174,7 @@ def _in_folder(folder: str, exact: str, pattern: re.Pattern[str], place: Place, 
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as problem:
-        troubles.append(CannotLook.of(folder, problem).words)
+        troubles.append(CannotLook.of(folder, problem))
         return
     yield from (os.path.join(folder, one) for one in sorted(names) if pattern.fullmatch(one))  # noqa: PTH118
 

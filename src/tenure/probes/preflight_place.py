@@ -96,7 +96,7 @@ class Place:
         for folder in self.env.get("PATH", os.defpath).split(":"):
             yield self.absolute(folder or ".")
 
-    def which(self, name: str, troubles: list[str] | None = None) -> str | None:
+    def which(self, name: str, troubles: list[CannotLook] | None = None) -> str | None:
         """The program that the job would run under that name; what could not be looked at goes to ``troubles``."""
         folders = [""] if "/" in name else self.search_path()
         for folder in folders:
@@ -105,7 +105,7 @@ class Place:
                 found = self.stat(path)
             except CannotLook as problem:
                 if troubles is not None:
-                    troubles.append(problem.words)
+                    troubles.append(problem)
                 continue
             if found is not None and stat.S_ISREG(found.st_mode) and os.access(path, os.X_OK):
                 return path

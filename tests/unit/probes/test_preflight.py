@@ -20,8 +20,9 @@ import pytest
 
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable, Value
 from tenure.domain.requirement import Look, Result, expand, parse
-from tenure.probes import preflight
+from tenure.probes import preflight, preflight_files
 from tenure.probes.preflight import LeasedDevice, Start, of_devices
+from tenure.probes.preflight_place import CannotLook, Place
 
 
 def program(path: Path, body: str = "exit 0") -> Path:
@@ -84,6 +85,19 @@ def test_an_empty_entry_of_the_path_is_the_working_directory(job: Jobs) -> None:
     found = job.one("tool:here")
     assert (found.result, os.path.realpath(found.path)) == (Result.PRESENT, str(made))
     assert job.one("tool:./here").result is Result.PRESENT
+
+
+def test_what_was_not_found_where_nobody_could_look_is_not_absent(job: Jobs) -> None:
+    loop = job.cwd / "loop"
+    loop.symlink_to(loop)
+    made = program(job.bin / "mytool")
+    job.env["PATH"] += f":{loop}"
+    job.env["LD_LIBRARY_PATH"] = str(loop)
+    found = job.look("tool:nope", "lib:nope", "lib:libnope.so.1", f"file:{loop}/x", f"mount:{loop}", "tool:mytool")
+    assert [look.result for look in found] == [Result.COULD_NOT_LOOK] * 5 + [Result.PRESENT]
+    assert {look.reason for look in found[:5]} == {Reason.UNPARSEABLE}
+    assert all("Too many levels of symbolic links" in look.words for look in found[:5])
+    assert found[5].path == str(made)
 
 
 def test_a_path_on_which_nothing_is_found_says_nothing_of_one_tool(job: Jobs) -> None:
@@ -214,6 +228,31 @@ def test_every_library_that_the_cache_names_is_found_where_the_loader_takes_it_f
     taken = {line.split()[-1] for line in loaded.stdout.splitlines() if "/libz.so" in line}
     found = job.one("lib:libz.so.1")
     assert {os.path.realpath(found.path)} == {os.path.realpath(path) for path in taken}
+
+
+def test_a_search_that_does_not_even_find_the_c_library_says_nothing(
+    job: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(job.env, str(job.cwd), "true", str(job.scratch))
+    monkeypatch.setattr(preflight_files, "_cached", [])
+    assert preflight_files.library(parse("lib:nope"), place).result is Result.ABSENT
+    monkeypatch.setattr(preflight_files, "_candidates", lambda *given: iter(()))
+    with pytest.raises(CannotLook, match="the C library") as caught:
+        preflight_files.library(parse("lib:nope"), place)
+    assert caught.value.reason is Reason.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("ldconfig", ["", "exit 3", "kill -9 $$"])
+def test_a_cache_that_cannot_be_read_makes_nothing_absent(
+    job: Jobs, monkeypatch: pytest.MonkeyPatch, ldconfig: str
+) -> None:
+    place = Place(job.env, str(job.cwd), "true", str(job.scratch))
+    monkeypatch.setattr(preflight_files, "_cached", [])
+    programs = (str(program(job.bin / "ldconfig", ldconfig)),) if ldconfig else ("/nonexistent",)
+    monkeypatch.setattr(preflight_files, "LDCONFIG", programs)
+    with pytest.raises(CannotLook, match="not everything could be looked at"):
+        preflight_files.library(parse("lib:nope"), place)
+    assert preflight_files.library(parse("lib:libc.so.6"), place).result is Result.PRESENT
 
 
 # -- headers -----------------------------------------------------------------------------------------------------------
