@@ -109,6 +109,21 @@ def test_every_way_of_looking_shows_them(house: House, toolkit: Toolkit) -> None
         assert b"rc: lib:needed_by_tests: absent: " in waited.stderr
 
 
+def test_a_staged_tree_is_where_relative_paths_begin(house: House, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "config.json").write_text("{}")
+    (tree / "tool").write_text("#!/bin/sh\necho 3.1\n")
+    (tree / "tool").chmod(0o755)
+    subprocess.run(["git", "init", "-q", str(tree)], check=True)
+    staged = ("run", "--stage", str(tree), "--need", "file:config.json", "--need", "tool:./tool>=3")
+    assert house.rc(*staged, "--", "true").returncode == 0
+    path = str(rows_of(house)["file:config.json"]["path"])
+    assert path.startswith(str(house.paths.attempts))
+    assert house.rc(*staged, "--need", "file:other.json", "--", "true").returncode == 72
+    assert rows_of(house)["file:other.json"]["result"] == "absent"
+
+
 def test_explain_says_that_nobody_has_looked(house: House) -> None:
     done = house.rc("run", "--explain", "--need", "cuda-toolkit", "--need-disk", "20480M", "--", "true")
     assert done.returncode == 0
