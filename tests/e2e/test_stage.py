@@ -66,7 +66,7 @@ def test_the_tree_arrives_whole_and_its_origin_is_on_record(house: House, reposi
     assert stage["source"] == str(repository)
     assert len(stage["hash"]) == 64
     shown = house.rc("describe", house.newest()["id"]).stdout.decode()
-    assert f"staged     {stage['hash'][:12]} of {repository}, commit {stage['commit'][:12]}" in shown
+    assert f"  {stage['hash'][:12]} of {repository}, commit {stage['commit'][:12]}" in shown
     assert "with changes that are not committed" in shown
 
 

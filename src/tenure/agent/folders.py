@@ -25,15 +25,18 @@ _SCRATCH = ("scratch", "scratch.json")
 _SHORT_LOG_BYTES = 2048
 
 
-def prepare(folder: Path, spec: Mapping[str, Any], place: Path | None = None, *, keep: bool = False) -> None:
+def prepare(
+    folder: Path, spec: Mapping[str, Any], place: Path | None = None, *, keep: bool = False, why: str = ""
+) -> None:
     """Makes the folder and its scratch, and writes the spec. Doing it again for the same attempt changes nothing.
 
-    ``place`` is where the scratch lies (in the folder), ``keep`` whether it stays after the end.
+    ``place`` is where the scratch lies (in the folder), ``keep`` whether it stays after the end, ``why`` why it lies
+    elsewhere than it was meant to.
     """
     if (folder / "supervisor.json").exists() and not (folder / "spec.json").exists():
         _set_aside(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch.make(folder, place or folder / "scratch", keep=keep)
+    scratch.make(folder, place or folder / "scratch", keep=keep, why=why)
     temporary = folder / ".spec.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as out:

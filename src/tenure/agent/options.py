@@ -21,6 +21,7 @@ from tenure.paths import Layout
 
 if TYPE_CHECKING:
     from tenure.domain.ceilings import Ceilings
+from tenure.domain.retention import Retention
 
 #: Names a folder with a ``libnvidia-ml.so.1`` to load instead of the system's. Its devices are always simulated.
 LIBRARY_DIR_VARIABLE = "TENURE_NVML_LIBRARY_DIR"
@@ -49,7 +50,8 @@ class Options:
     ``output_quota_bytes``: how much of one attempt's output is stored, both streams together; what it writes beyond
     that is read and counted, and not kept.
 
-    ``protect``: what is declared of the host's memory, see ``tenure.domain.protection``.
+    ``protect``: what is declared of the host's memory, see ``tenure.domain.protection``. ``scratch_dir``: a folder in
+    which jobs' scratch folders lie instead of the agent's own. ``retention``: how long samples and kept scratches stay.
     """
 
     sim: bool = False
@@ -75,6 +77,8 @@ class Options:
     leftovers_versions: bool = True
     image: str = ""
     protect: Mapping[str, Any] = field(default_factory=dict)
+    scratch_dir: str = ""
+    retention: Retention = field(default_factory=Retention)
 
     def ceilings_of(self, device: str) -> Ceilings | None:
         """What the device of that full name allows its jobs; None where nothing is set."""
@@ -102,7 +106,7 @@ def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:
     own = body.get("agent", {})
     if not isinstance(own, dict):
         raise _bad(layout, "agent", "is no object")
-    known = {f.name for f in fields(Options)} - {"sim", "library_dir", "resting", "bounds"}
+    known = {f.name for f in fields(Options)} - {"sim", "library_dir", "resting", "bounds", "retention"}
     for key in known & own.keys():
         settings[key] = _checked(layout, key, own[key])
     resting = own.get("resting", {})
@@ -114,6 +118,10 @@ def load(layout: Layout, environ: Mapping[str, str] | None = None) -> Options:
         protection.read(settings.get("protect", {}))
     except ValueError as error:
         raise _bad(layout, "agent.protect", f"cannot be used: {error}") from error
+    try:
+        settings["retention"] = Retention.of(body.get("retention", {}))
+    except (ValueError, AttributeError) as error:
+        raise _bad(layout, "retention", f"cannot be used: {error}") from error
     given = environ.get(LIBRARY_DIR_VARIABLE, "")
     settings["library_dir"] = Path(given) if given else None
     return Options(**settings)

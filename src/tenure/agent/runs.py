@@ -171,8 +171,13 @@ class Runs:
         shell = self._shell
         assert attempt.spec is not None
         ceiling = await asyncio.to_thread(shell.memory_ceilings.make, attempt.key) if shell.memory_ceilings.on else {}
-        place = await scratch.choose(shell, attempt, folder)
-        folders.prepare(folder, spec_of(shell, attempt, place) | ceiling, place, keep=attempt.spec.keep)
+        place, why = await scratch.choose(shell, attempt, folder)
+        folders.prepare(folder, spec_of(shell, attempt, place) | ceiling, place, keep=attempt.spec.keep, why=why)
+        if why:
+            words = f"its scratch lies in {place}: {why}"
+            facts = {"path": str(place), "why": why}
+            notice = {"kind": "scratch_aside", "words": words, "utc": time.time(), "facts": facts}
+            await self._tell(r.Noticed(*attempt.key, notice))
 
     async def _not_begun(self, run: Run, outcome: Outcome) -> bool:
         """The command must not be started: the folder is sealed, so that nobody ever starts it, and that is its end."""

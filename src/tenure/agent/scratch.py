@@ -10,6 +10,7 @@ looked into, so depth costs nothing, no path is ever followed, and a mount is ne
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenure.durable import write_atomic
+from tenure.mounts import lacks
 
 if TYPE_CHECKING:
     from tenure.agent import records as r
@@ -36,6 +38,8 @@ _GONE = ".scratch-gone-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Seconds that working out the size of one kept scratch may take; beyond it the size is unknown.
 SIZE_S = 5.0
+#: Seconds that the file system of ``scratch_dir`` may take to answer.
+ANSWER_S = 10.0
 
 
 # -- where
@@ -57,9 +61,36 @@ def place_of(folder: Path) -> Path:
     return Path(str(record_of(folder).get("path") or folder / "scratch"))
 
 
-async def choose(shell: Shell, attempt: r.Attempt, folder: Path) -> Path:
-    """Where the scratch of an attempt is to lie: in its folder."""
-    return folder / "scratch"
+async def choose(shell: Shell, attempt: r.Attempt, folder: Path) -> tuple[Path, str]:
+    """Where the scratch of an attempt is to lie, and why there where it was meant to lie elsewhere.
+
+    That is the attempt's folder, or one below ``scratch_dir``. A staged tree does not go where exec bits or links would
+    be lost, and nothing goes where the file system does not answer in time: then it is the attempt's folder after all.
+    """
+    own = folder / "scratch"
+    with contextlib.suppress(OSError, ValueError):
+        before = record_of(folder)
+        if before.get("path") and (folder / "spec.json").exists():
+            return Path(str(before["path"])), str(before.get("why", ""))
+    if not shell.options.scratch_dir:
+        return own, ""
+    below = Path(shell.options.scratch_dir) / f"tenure-{shell.identity.agent}"
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            found = await asyncio.to_thread(_looked_at, below)
+    except TimeoutError:
+        return own, f"{below} did not answer within {ANSWER_S:g} s"
+    except OSError as error:
+        return own, f"{below} cannot be used: {error.strerror}"
+    if found and attempt.spec is not None and attempt.spec.stage:
+        return own, f"the file system of {shell.options.scratch_dir} {' and '.join(found)}"
+    return below / folder.name, ""
+
+
+def _looked_at(below: Path) -> tuple[str, ...]:
+    """What the file system of a folder lacks; the folder is made, for this user alone as far as it can be told so."""
+    below.mkdir(mode=0o700, exist_ok=True)
+    return lacks(below)
 
 
 def make(folder: Path, place: Path, *, keep: bool, why: str = "") -> None:
@@ -67,14 +98,13 @@ def make(folder: Path, place: Path, *, keep: bool, why: str = "") -> None:
 
     ``why`` says why it lies elsewhere than it was meant to. Raises ``OSError`` where somebody else's folder is there.
     """
-    if keep or place != folder / "scratch":
+    if keep or why or place != folder / "scratch":
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         body = {"v": 1, "path": str(place), "kept": keep, "why": why}
         write_atomic(folder / _RECORD, json.dumps(body).encode())
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = place.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise OSError(errno.EEXIST, "it is there already, and not as a folder of this user", str(place))
+    if not stat.S_ISDIR(place.lstat().st_mode):
+        raise OSError(errno.EEXIST, "something else than a folder is there", str(place))
 
 
 def begun(folder: Path) -> bool:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tenure.agent import control, core, restart
+from tenure.agent import control, core, restart, sweeping
 from tenure.agent import records as r
 from tenure.agent.baseline import Baselines
 from tenure.agent.connection import Connection
@@ -336,6 +336,7 @@ class Shell:
             forever += [
                 asyncio.create_task(self.monitor.run()),
                 asyncio.create_task(self.leftovers.run()),
+                asyncio.create_task(sweeping.run(self)),
                 asyncio.create_task(self._keep_discovering()),
                 asyncio.create_task(self._keep_controller()),
             ]

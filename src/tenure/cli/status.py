@@ -36,6 +36,10 @@ def main(given: Given) -> int:
         say(f"warning     the agent does not come up: {clean(failure['message'])}\n            {clean(failure['do'])}")
     say(paint(f"devices     {devices}" + (f" ({simulated} simulated)" if simulated else "")))
     say(f"jobs        {status['running']} on devices, {status['queued']} queued")
+    if status.get("retention"):
+        from tenure.domain.retention import words
+
+        say(f"keeps       {words(status['retention'])}")
     if status.get("output_failure"):
         say(f"warning     output cannot be stored: {clean(status['output_failure'])}")
     return 0

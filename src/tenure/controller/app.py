@@ -25,6 +25,7 @@ from tenure.controller.logs import Log
 from tenure.controller.loops.address import keep_address
 from tenure.controller.loops.contact import watch_contact
 from tenure.controller.loops.keeper import keep_agent, stop_agent
+from tenure.controller.loops.retention import keep_retention
 from tenure.controller.loops.timeouts import watch_timeouts
 from tenure.controller.peer import PeerHttpProtocol, PeerWebSocketProtocol
 from tenure.controller.replies import refusal
@@ -189,6 +190,7 @@ async def serve(service: Controller, listening: socket.socket, *, embedded: bool
                 watch_contact(service, timing.silent_s, timing.closed_s, timing.period_s),
                 watch_timeouts(service),
                 keep_address(service, server.listen_too),
+                keep_retention(service),
                 _stop_when_told(service, server, embedded),
             ]
             if embedded:

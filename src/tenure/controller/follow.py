@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -41,6 +42,7 @@ _WHY = {
     "quota": "the output quota was used up",
     "unknown": "they were lost where they were written",
     "not_arrived": "these bytes have not arrived from the host; they are kept there and follow when it answers",
+    "let_go": "they were kept as long as output is kept, and removed (rc status: how long)",
 }
 
 
@@ -104,8 +106,8 @@ async def _follow(
                 moved_at = now
                 continue
             missing = (job.output_bytes or 0) - offset
-            if over and (missing <= 0 or now - moved_at >= tail_s):
-                for line in _missing_at_end(job, offset, stream):
+            if over and (missing <= 0 or now - moved_at >= tail_s or _let_go(service, job)):
+                for line in _missing_at_end(service, job, offset, stream):
                     yield line
                 yield _line({"type": "ended", "job": _view(service, job), "held": _held(service, job)})
                 return
@@ -129,7 +131,7 @@ async def output_now(
             offset = run.offset + len(data)
             if stream in ("both", STREAMS[run.stream]):
                 yield _output_line(run, data)
-    for line in _missing_at_end(job, offset, stream):
+    for line in _missing_at_end(service, job, offset, stream):
         yield line
     yield _line({"type": "end", "offset": offset, "held": end})
 
@@ -142,7 +144,7 @@ def _held(service: Controller, job: Job) -> int:
     return service.outputs.size(job.id, job.attempt) if job.attempt else 0
 
 
-def _missing_at_end(job: Job, offset: int, stream: str) -> list[bytes]:
+def _missing_at_end(service: Controller, job: Job, offset: int, stream: str) -> list[bytes]:
     """The gaps after the last byte that is here, of a job that is over: what has not arrived, and what was not stored
     after the last byte that was (no index tells of that, the record of the end does)."""
     if job.state is not JobState.ENDED or offset > (job.output_bytes or 0):
@@ -150,12 +152,19 @@ def _missing_at_end(job: Job, offset: int, stream: str) -> list[bytes]:
     told = []
     missing = (job.output_bytes or 0) - offset
     if missing > 0:
-        told.append(_gap(offset, None, missing, "not_arrived"))
+        told.append(_gap(offset, None, missing, "let_go" if _let_go(service, job) else "not_arrived"))
     gaps = job.outcome.stats.get("output_gaps") if job.outcome is not None else None
     for gap in gaps if isinstance(gaps, list) else ():
         if gap.get("at_end") and stream in ("both", gap.get("stream")):
             told.append(_gap(job.output_bytes or 0, gap["stream"], int(gap["at_end"]), str(gap["cause"])))
     return told
+
+
+def _let_go(service: Controller, job: Job) -> bool:
+    """Whether the output was removed because it had been kept as long as it was to be: all of it goes at once."""
+    kept_s = service.settings.retention.output_s
+    old = kept_s is not None and job.ended_at is not None and time.time() - job.ended_at > kept_s
+    return old and bool(job.output_bytes) and _held(service, job) == 0
 
 
 def _gap(offset: int, stream: str | None, count: int, cause: str, at: float | None = None) -> bytes:

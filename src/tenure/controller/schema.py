@@ -52,7 +52,8 @@ class AgentView(View):
 
 
 class StatusView(View):
-    """The controller, at ``at``. ``devices`` counts them by state.
+    """The controller, at ``at``. ``devices`` counts them by state. ``retention``: seconds that each kind is kept, null
+    for ever.
 
     ``output_failure`` is what a disk refused last, if it does; ``agent_failure`` the error with which the embedded
     agent did not come up, while none is in contact."""
@@ -73,6 +74,7 @@ class StatusView(View):
     running: int
     ledger_version: int
     ignored_reports: int
+    retention: dict[str, float | None]
     output_failure: str | None
     agent_failure: dict[str, Any] | None
 
@@ -264,7 +266,8 @@ class JobList(View):
 
 class Line(BaseModel):
     """One line of a job's stream: ``job``, ``output`` (``data`` is base64), ``gap``, ``beat``, ``ended``, ``error``; of
-    the output as it is now ``end``. ``cause`` of a gap: disk, quota, not_arrived, unknown; ``held``: bytes here."""
+    the output as it is now ``end``. ``cause`` of a gap: disk, quota, not_arrived, let_go,
+    unknown; ``held``: bytes here."""
 
     type: str
     job: JobView | None = None

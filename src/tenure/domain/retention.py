@@ -39,3 +39,27 @@ class Retention:
     def to_dict(self) -> dict[str, float | None]:
         """As plain values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+_KINDS = {
+    "history_s": "history",
+    "output_s": "output",
+    "samples_s": "samples",
+    "kept_scratch_s": "kept scratch",
+    "staged_s": "staged trees",
+}
+
+
+def words(body: Mapping[str, Any]) -> str:
+    """One line for people: how long each kind is kept."""
+    return ", ".join(f"{said} {span(body[name])}" for name, said in _KINDS.items() if name in body)
+
+
+def span(seconds: float | None) -> str:
+    """A length of time as settings give it: ``180 d``, ``90 s``, ``for ever``."""
+    if seconds is None:
+        return "for ever"
+    for unit, size in (("d", _DAY), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"

@@ -1,6 +1,7 @@
 """Whether memory, rows and history say the same: for tests, and for a person who wants to know.
 
-Reads the whole history, so its cost grows with it.
+Reads the whole history, so its cost grows with it. A ledger of which history was let go (``Ledger.forget``) cannot be
+replayed any more: there is nothing then to hold its rows against.
 """
 
 from __future__ import annotations

@@ -133,6 +133,31 @@ class Ledger:
                     facts={"expected": expected, "changed": moved},
                 )
 
+    def forget(self, before: float, most: int) -> list[str]:
+        """Deletes the history of jobs that ended before a time (UTC), the oldest first, at most so many: their rows,
+        their leases and their events. Gives their ids.
+
+        What is open is never among them, nor a job with a lease that is not released. Whatever the rows say of
+        devices and tokens stays, and so do the events that name no job.
+        """
+        jobs, leases, events = tables.jobs, tables.leases, tables.events
+        with self._transaction() as connection:
+            query = (
+                sa.select(jobs)
+                .where(sa.not_(tables.UNFINISHED), jobs.c.submitted_at < before)
+                .where(sa.not_(sa.exists().where(leases.c.job == jobs.c.id, tables.LIVE)))
+                .order_by(jobs.c.submitted_at)
+                .limit(most)
+            )
+            found = [rows.job_from(row._asdict()) for row in connection.execute(query)]
+            gone = [job.id for job in found if job.ended_at is not None and job.ended_at < before]
+            for start in range(0, len(gone), _CHUNK):
+                some = gone[start : start + _CHUNK]
+                connection.execute(sa.delete(leases).where(leases.c.job.in_(some)))
+                connection.execute(sa.delete(events).where(events.c.job.in_(some)))
+                connection.execute(sa.delete(jobs).where(jobs.c.id.in_(some)))
+        return gone
+
     def close(self) -> None:
         """Closes every connection. What was committed stays."""
         self._let_go()

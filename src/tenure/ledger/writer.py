@@ -201,6 +201,14 @@ class Writer:
         await self.settled()
         return look(self.state)
 
+    async def forget(self, before: float, most: int) -> list[str]:
+        """``Ledger.forget`` while no batch is being written, and in memory the keys that those jobs were made by."""
+        gone = set(await self._in_thread(lambda: self.ledger.forget(before, most)))
+        keys = self.state.keys
+        for key in [key for key, (job, _) in keys.items() if job in gone]:
+            del keys[key]
+        return sorted(gone)
+
     # -- the loop --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:

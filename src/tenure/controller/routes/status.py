@@ -54,6 +54,7 @@ async def status(caller: Caller, service: Service) -> Response:
         "running": len(service.running()),
         "ledger_version": state.version,
         "ignored_reports": service.ignored_reports,
+        "retention": service.settings.retention.to_dict(),
         "output_failure": service.outputs.failure,
         "agent_failure": None if any(agent.contact for agent in state.agents.values()) else service.agent_failure,
     }
