@@ -113,6 +113,7 @@ async def test_history_goes_oldest_first_in_bounded_rounds_and_leaves_the_rest_w
         assert (await one_round(world.service, lambda: later))["history"] == 3
         assert [job["id"] for job in (await world.get("/v1/jobs"))["jobs"]] == [left["id"]]
         assert world.service.ledger.events_of_job(jobs[0]) == []
+        assert list(world.service.layout.output.glob(f"{jobs[0]}.*")) == []
         assert world.service.ledger.events_of_job(left["id"]) != []
         await agent.ended(start, 0)  # and the fleet goes on as before
         again = await world.submit(key="k0")

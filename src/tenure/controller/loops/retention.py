@@ -50,6 +50,7 @@ async def one_round(service: Controller, clock: Callable[[], float] = time.time,
     jobs: list[str] = []
     if kept.history_s is not None:
         jobs = await service.writer.forget(clock() - kept.history_s, most)
+        await asyncio.to_thread(_unreachable, service.layout.output, jobs)
     gone = {"staged": len(trees), "output": outputs, "history": len(jobs)}
     if any(gone.values()):
         log.info("retention", **gone)
@@ -69,6 +70,13 @@ def _outputs(service: Controller, opened: set[str], before: float, most: int) ->
             path.with_suffix(".idx").unlink(missing_ok=True)
             gone += 1
     return gone
+
+
+def _unreachable(folder: Path, jobs: list[str]) -> None:
+    """Removes the output of jobs that are forgotten: nobody can ask for it any more."""
+    for job in jobs:
+        for path in folder.glob(f"{job}.*"):
+            path.unlink(missing_ok=True)
 
 
 def _old(folder: Path, before: float) -> Iterator[Path]:
