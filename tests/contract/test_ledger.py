@@ -138,6 +138,23 @@ def test_reopened_the_open_state_is_the_same(store: Store) -> None:
     after.ledger.close()
 
 
+def test_what_waits_waits_on_after_a_restart_for_the_devices_that_allow_its_bounds(store: Store) -> None:
+    book = Book(store)
+    free = world.register(devices=2)
+    bounds = {"max_runtime_ceiling": 7200, "idle_ceiling": 600}
+    capped = dataclasses.replace(free.devices[0], facts={"bounds": bounds})
+    book.do(cmd.Begin(), dataclasses.replace(free, devices=(capped, free.devices[1])))
+    book.do(*(world.submit(f"j{n}", max_runtime_s=seconds) for n, seconds in enumerate((60.0, 9000.0, 90.0, 9999.0))))
+    assert [book.state.jobs[job].devices for job in ("j0", "j1")] == [("h:gpu0",), ("h:gpu1",)]
+    book.ledger.close()
+    again = Book(store)
+    again.state.validate()
+    assert again.state.ceilings == book.state.ceilings == ((7200.0,), (600.0,))
+    fits = {job: again.state.queue.classes[again.state.need_of(again.state.jobs[job])].fits for job in ("j2", "j3")}
+    assert fits == {"j2": {"h:gpu0", "h:gpu1"}, "j3": {"h:gpu1"}}
+    again.ledger.close()
+
+
 def test_tokens_go_on_from_the_floor_after_a_restart(store: Store) -> None:
     """The clock of the start is the floor; a clock that is set back does not take it back."""
     book = Book(store)

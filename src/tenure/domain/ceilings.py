@@ -7,8 +7,10 @@ it would end earlier than its owner was told. ``0`` is off, which a ceiling does
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tenure.domain.bounds import Limits, spell
@@ -82,8 +84,29 @@ class Objection:
     facts: Mapping[str, Any]
 
 
+def allows(ceilings: Ceilings, max_runtime_s: float | None, idle_timeout_s: float | None) -> bool:
+    """Whether a device with these ceilings allows the bounds. A bound left out (None) is its default."""
+    if ceilings.require_max_runtime and not max_runtime_s:
+        return False
+    asked = ((max_runtime_s, ceilings.max_runtime_ceiling_s), (idle_timeout_s, ceilings.idle_ceiling_s))
+    return all(bound is None or ceiling is None or 0 < bound <= ceiling for bound, ceiling in asked)
+
+
+def least_ceiling(asked: float | None, among: Sequence[float]) -> float | None:
+    """The lowest of the ceilings (in ascending order) that allows what was asked for, infinity where none does.
+
+    To every device with one of them the two are the same. None (left out) and 0 (off) stay what they are.
+    """
+    if not asked:
+        return asked
+    at = bisect_left(among, asked)
+    return among[at] if at < len(among) else inf
+
+
 def objection(ceilings: Ceilings, max_runtime_s: float | None, idle_timeout_s: float | None) -> Objection | None:
-    """Why a device with these ceilings does not allow the bounds, or None. A bound left out (None) is its default."""
+    """Why a device with these ceilings does not allow the bounds, or None where it does."""
+    if allows(ceilings, max_runtime_s, idle_timeout_s):
+        return None
     if ceilings.require_max_runtime and not max_runtime_s:
         ceiling = ceilings.max_runtime_ceiling_s
         said = "none was given" if max_runtime_s is None else "0 is none"

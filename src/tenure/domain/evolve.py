@@ -160,6 +160,9 @@ def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:
     needs = {need for need in state.queue.classes if state.match(need, (device,))}
     state.queue.refit(event.device, needs)
     _put_device(state, device, event.at)
+    allowed = before.facts.get("bounds") if before is not None else None
+    if allowed != event.facts.get("bounds") and state.note_ceilings():
+        state.requeue()
 
 
 def _device_withdrawn(state: FleetState, event: ev.DeviceWithdrawn) -> None:

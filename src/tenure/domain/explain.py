@@ -9,7 +9,7 @@ from tenure.domain.device import DeviceState
 from tenure.domain.job import Job
 from tenure.domain.queue import Requirement
 from tenure.domain.refusal import Refusal
-from tenure.domain.state import FleetState, objection_of
+from tenure.domain.state import FleetState, need_of, objection_of
 
 
 def reasons(state: FleetState, need: Requirement) -> dict[str, str]:
@@ -76,7 +76,7 @@ def waiting(state: FleetState, job: Job) -> tuple[int, str]:
     fits = [state.devices[name] for name in sorted(found.fits)]
     if not fits:
         for name in sorted(state.named(need, state.devices.values())):
-            against = objection_of(state.devices[name], need)
+            against = objection_of(state.devices[name], need_of(job.spec))
             if against is not None:
                 return position, f"no device that fits allows its bounds now: {name} {against.words}"
         return position, "no device that fits is known now"

@@ -90,8 +90,8 @@ def _submit(state: FleetState, command: cmd.Submit, now: float) -> Decision:
                 {"job": known[0]},
             )
     spec = command.spec
-    need = need_of(spec)
-    impossible = _impossible(state, need)
+    need = state.class_of(spec)
+    impossible = _impossible(state, need, need_of(spec))
     if impossible is not None:
         return impossible
     order = order_of(max(now, state.last_arrival), spec.priority, state.sequence + 1)
@@ -111,8 +111,9 @@ def _submit(state: FleetState, command: cmd.Submit, now: float) -> Decision:
     ]
 
 
-def _impossible(state: FleetState, need: Requirement) -> Refusal | None:
-    """Why no device of the fleet can ever satisfy a requirement, or ``None`` where one can."""
+def _impossible(state: FleetState, need: Requirement, asked: Requirement) -> Refusal | None:
+    """Why no device of the fleet can ever satisfy a requirement, or ``None`` where one can. ``asked`` is the same with
+    the bounds as they were asked for."""
     if need.device is not None and need.device not in state.devices:
         names = sorted(state.devices)
         return Refusal(
@@ -129,8 +130,8 @@ def _impossible(state: FleetState, need: Requirement) -> Refusal | None:
         return None
     enough = _by_host(state, state.named(need, state.devices.values()))
     if enough and max(enough.values()) >= need.count:  # there are devices for it, and they do not allow its bounds
-        return describe_bound(state, need)
-    return describe_mismatch(state, need, by_host)
+        return describe_bound(state, asked)
+    return describe_mismatch(state, asked, by_host)
 
 
 def _by_host(state: FleetState, names: Iterable[str]) -> dict[str, int]:

@@ -32,7 +32,8 @@ def order_of(arrival: float, priority: int, sequence: int) -> Order:
 class Requirement:
     """What a class of jobs asks for: one named device, or ``count`` devices of one host that fit a selector.
 
-    The bounds asked for (None: the device's default) are part of it, since a device may not allow them.
+    The bounds asked for (None: the device's default) are part of it, since a device may not allow them; in a class they
+    stand for all that the same devices allow (``FleetState.class_of``).
     """
 
     device: str | None

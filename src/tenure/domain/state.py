@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tenure.domain import selector as selectors
-from tenure.domain.ceilings import Ceilings, Objection, objection
+from tenure.domain.ceilings import Ceilings, Objection, allows, least_ceiling, objection
 from tenure.domain.device import Device
 from tenure.domain.job import Job, JobSpec, JobState, Lease
 from tenure.domain.queue import Queue, Requirement
@@ -32,7 +32,7 @@ class AgentRecord:
 
 
 def need_of(spec: JobSpec) -> Requirement:
-    """What a specification asks for."""
+    """What a specification asks for, to the second. See ``FleetState.class_of`` for the queue's own."""
     return Requirement(spec.device, spec.select, spec.count, spec.max_runtime_s, spec.idle_timeout_s)
 
 
@@ -43,8 +43,14 @@ def objection_of(device: Device, need: Requirement) -> Objection | None:
     return objection(Ceilings.of(device.facts), need.max_runtime_s, need.idle_timeout_s)
 
 
+def _allowed(device: Device, need: Requirement) -> bool:
+    if "bounds" not in device.facts:
+        return True
+    return allows(Ceilings.of(device.facts), need.max_runtime_s, need.idle_timeout_s)
+
+
 class FleetState:
-    """All that the fleet core knows.
+    """All that the fleet core knows. ``ceilings``: of max runtimes and of idle timeouts, those of any device.
 
     ``touched`` collects what changed since the ledger last took it: pairs of table and key, in order of change.
     """
@@ -61,6 +67,7 @@ class FleetState:
         self.token_floor = 0
         self.keys: dict[tuple[str, str], tuple[str, str]] = {}
         self.queue = Queue()
+        self.ceilings: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
         self.version = 0
         self.sequence = 0
         self.last_arrival = 0.0
@@ -70,7 +77,37 @@ class FleetState:
 
     def need_of(self, job: Job) -> Requirement:
         """The requirement under which a job waits."""
-        return need_of(job.spec)
+        return self.class_of(job.spec)
+
+    def class_of(self, spec: JobSpec) -> Requirement:
+        """What a specification asks for, with its bounds raised to the next ceiling of any device.
+
+        No device tells the difference, and jobs that differ in nothing but their bounds share a class: a class for
+        each of a thousand max runtimes would make every grant a thousand times as dear.
+        """
+        runtimes, idles = self.ceilings
+        runtime, idle = least_ceiling(spec.max_runtime_s, runtimes), least_ceiling(spec.idle_timeout_s, idles)
+        return Requirement(spec.device, spec.select, spec.count, runtime, idle)
+
+    def note_ceilings(self) -> bool:
+        """Takes in what ceilings the devices have now; gives whether that changed, and with it what a class is."""
+        told = [Ceilings.of(device.facts) for device in self.devices.values() if "bounds" in device.facts]
+        runtimes = {one.max_runtime_ceiling_s for one in told if one.max_runtime_ceiling_s is not None}
+        idles = {one.idle_ceiling_s for one in told if one.idle_ceiling_s is not None}
+        before, self.ceilings = self.ceilings, (tuple(sorted(runtimes)), tuple(sorted(idles)))
+        return self.ceilings != before
+
+    def requeue(self) -> None:
+        """Builds the queue anew from the jobs and devices, after what a class is has changed."""
+        before, self.queue = self.queue, Queue()
+        for name in before.ready:
+            self.queue.set_ready(name, True)
+        waiting = [job for found in before.classes.values() for job in found.waiting.items()]
+        for name, order in sorted(waiting, key=lambda one: one[1]):
+            need = self.need_of(self.jobs[name])
+            if not self.queue.has(need):
+                self.queue.open(need, self.match(need, self.devices.values()))
+            self.queue.add(name, order, need)
 
     def fitting(self, need: Requirement) -> set[str]:
         """Every registered device that fits a requirement, whatever its state."""
@@ -79,7 +116,7 @@ class FleetState:
 
     def match(self, need: Requirement, among: Iterable[Device]) -> set[str]:
         """Which of some devices fit a requirement: by name or labels, and by the bounds that they allow."""
-        return self.named(need, (device for device in among if objection_of(device, need) is None))
+        return self.named(need, (device for device in among if _allowed(device, need)))
 
     def named(self, need: Requirement, among: Iterable[Device]) -> set[str]:
         """Which of some devices fit by name or labels, whatever bounds they allow."""

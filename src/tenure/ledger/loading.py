@@ -34,6 +34,7 @@ def loaded(connection: sa.Connection) -> FleetState:
         state.uuids[device.uuid] = device.name
         state.devices_of_agent.setdefault(device.agent, set()).add(device.name)
         state.queue.set_ready(device.name, device.state is DeviceState.READY)
+    state.note_ceilings()
     members: dict[tuple[str, int], list[Lease]] = {}
     for lease in read(sa.select(tables.leases).where(tables.LIVE), rows.lease_from):
         state.leases[lease.id] = lease

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.domain.test_fleet import Fleet
 
 from tenure.domain import commands as cmd
@@ -15,7 +17,7 @@ from tenure.domain.explain import reasons, waiting
 from tenure.domain.fleet import Outcomes
 from tenure.domain.job import JobSpec, JobState
 from tenure.domain.refusal import Refusal
-from tenure.domain.state import need_of
+from tenure.domain.state import need_of, objection_of
 
 CAPPED = {"max_runtime": 3600, "max_runtime_ceiling": 7200, "idle_ceiling": 1800}
 STRICT = {"require_max_runtime": True, "max_runtime_ceiling": 86400}
@@ -184,3 +186,45 @@ def test_settings_that_cannot_hold_are_refused_by_name(settings: dict[str, Any],
 def test_facts_that_make_no_sense_bind_nobody() -> None:
     assert Ceilings.of({"bounds": ["1h"]}) == Ceilings()
     assert Ceilings.of({"bounds": {"max_runtime_ceiling": "1h", "require_max_runtime": 1}}) == Ceilings()
+
+
+# -- in the queue ------------------------------------------------------------------------------------------------------
+
+CEILINGS = (None, 60, 3600, 7200)
+ASKED = st.one_of(st.none(), st.sampled_from([0.0, 59.0, 60.0, 61.0, 3600.0, 7199.0, 7201.0, 1e6]))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_jobs_share_a_class_just_where_the_same_devices_allow_them_however_ceilings_change(data: st.DataObject) -> None:
+    def draw(name: str) -> cmd.OfferedDevice:
+        keys = ("max_runtime_ceiling", "idle_ceiling")
+        bounds = {key: data.draw(st.sampled_from(CEILINGS), label=f"{name} {key}") for key in keys}
+        told: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
+        if data.draw(st.booleans(), label=f"{name} requires"):
+            told["require_max_runtime"] = True
+        return offered(name, **told)
+
+    names = ("h:g0", "h:g1")
+    # After each step the state validates its own indexes; most jobs wait, as there are three devices.
+    busy = fleet(offered("h:free"), *map(draw, names))
+    for number in range(data.draw(st.integers(2, 12))):
+        ask(busy, f"j{number}", max_runtime_s=data.draw(ASKED), idle_timeout_s=data.draw(ASKED))
+        if number % 4 == 3:
+            busy.tell(registered(offered("h:free"), *map(draw, names)))
+    devices = busy.state.devices
+    for job in busy.state.jobs.values():
+        exact = {n for n, d in devices.items() if objection_of(d, need_of(job.spec)) is None}
+        assert busy.state.match(busy.state.need_of(job), devices.values()) == exact, (job.spec, devices)
+        if job.state is JobState.QUEUED:
+            assert busy.state.queue.classes[busy.state.need_of(job)].fits == exact
+
+
+def test_a_thousand_different_max_runtimes_are_one_class_where_no_ceiling_tells_them_apart() -> None:
+    busy = fleet(offered("h:g0"), offered("h:g1", **CAPPED))
+    for number in range(200):
+        ask(busy, f"j{number}", max_runtime_s=7100.0 + number)
+    assert len(busy.state.queue.classes) == 2, "up to 2 h, and above"
+    busy.tell(registered(offered("h:g0", max_runtime_ceiling=7150), offered("h:g1", **CAPPED)))
+    assert len(busy.state.queue.classes) == 3
+    assert busy.state.queue.length == 198
