@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.agent import folders, host_log
 from tenure.agent import memory_ceilings as ceilings
-from tenure.agent.telemetry import summary_of
+from tenure.agent.host_watch import summary_of
 from tenure.domain import provision
 from tenure.domain.job import Ending, Outcome
 from tenure.errors import TenureError

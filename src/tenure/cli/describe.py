@@ -163,7 +163,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("found there", _found_there(j)),
             *_warnings(j),
             *(("notice", f"{ago(one.get('utc'))} ago: {one.get('words')}") for one in j["notices"]),
-            *_took(outcome),
+            *_took(j),
         ]
     )
     if spec.get("needs"):
@@ -192,13 +192,13 @@ def _found_there(j: Mapping[str, Any]) -> str | None:
     return (((j["outcome"] or {}).get("stats") or {}).get("leftovers") or {}).get("words")
 
 
-def _took(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
-    stats = outcome.get("stats") or {}
-    if not stats.keys() & {"host", "ceiling", "peak_memory"}:
+def _took(j: Mapping[str, Any]) -> list[tuple[str, str]]:
+    stats, needs = (j["outcome"] or {}).get("stats") or {}, j["spec"].get("needs") or ()
+    if not needs and not stats.keys() & {"host", "ceiling", "peak_memory"}:
         return []
     from tenure.cli import took
 
-    return took.rows(stats)
+    return took.rows(stats) + took.floors(stats, needs)
 
 
 def _scratch(j: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from tenure.domain import provision
+from tenure.domain.quantity import comparable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 
 def rows(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The lines that an outcome's ``stats`` give; what was not measured is said to be so."""
-    host = stats.get("host") or {}
-    told = [
-        ("peak memory", _peak(stats.get("peak_memory"), "--need-mem")),
-        ("peak disk", _peak(stats.get("peak_disk"), "--need-disk")),
-    ]
+    host, told = stats.get("host") or {}, []
+    if host or "peak_memory" in stats:
+        told.append(("peak memory", _peak(stats.get("peak_memory"), "--need-mem")))
+        told.append(("peak disk", _peak(stats.get("peak_disk"), "--need-disk")))
     if host.get("samples"):
         told.append(("host", _host(host)))
     if host.get("trouble"):
@@ -25,6 +25,19 @@ def rows(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
         told.append(("host log", str(host["log"])))
     if stats.get("ceiling"):
         told.append(("memory ceiling", _ceiling(stats["ceiling"])))
+    return told
+
+
+def floors(stats: Mapping[str, Any], needs: Sequence[str]) -> list[tuple[str, str]]:
+    """What each floor of memory or disk that a job asked for rests on."""
+    told = []
+    for text in needs:
+        kind, _, asked = text.partition(">=")
+        number = comparable(asked).number
+        if kind in ("memory", "disk") and number is not None:
+            body = stats.get(f"peak_{kind}")
+            peak = provision.peak_from(body) if body else None
+            told.append((f"{kind} floor", provision.floor_words(number // 10**12, peak)))
     return told
 
 

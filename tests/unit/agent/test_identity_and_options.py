@@ -78,6 +78,8 @@ def test_what_is_said_is_taken(tmp_path: Path) -> None:
         ({"agent": {"beat_every_s": True}}, r"agent\.beat_every_s"),
         ({"agent": {"host": 3}}, r"agent\.host"),
         ({"agent": {"resting": {"h:gpu0": "Xorg"}}}, r"agent\.resting"),
+        ({"agent": {"protect": []}}, r"agent\.protect"),
+        ({"agent": {"protect": {"ooms": "reboots"}}}, r"agent\.protect.*needs a reserve"),
         ({"agent": {"bounds": {"gpu0": "2h"}}}, r"agent\.bounds"),
         ({"agent": {"bounds": {"gpu0": {"max_runtime": "soon"}}}}, r"agent\.bounds\.gpu0.*'soon'"),
         ({"agent": {"bounds": {"default": {"max_runtime": 9}, "g": {"max_runtime_ceiling": 5}}}}, r"agent\.bounds\.g"),
