@@ -40,18 +40,20 @@ class Unprotected(TenureError):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """What a group's counters say when its attempt is over. ``peak`` and ``limit`` in bytes, None where not told."""
+    """What a group's counters say when its attempt is over. ``peak`` and ``limit`` in bytes, None where not told;
+    ``reserve_is``: how the reserve behind the ceiling was judged."""
 
     group: str
     limit: int
     peak: int | None
     kills: int
     common: bool
+    reserve_is: str = ""
 
     @property
     def words(self) -> str:
         """The reason of an end at the ceiling."""
-        return rules.breach(self.limit, self.peak, self.kills, self.common)
+        return rules.breach(self.limit, self.peak, self.kills, self.common, self.reserve_is)
 
 
 class MemoryCeilings:
@@ -195,4 +197,5 @@ def look(ceiling: dict[str, Any]) -> Breach:
     limit = int(ceiling["limit"])
     # Killed below its own limit (less the few pages that an allocation asks for at once): the ceiling of all was met.
     common = peak is not None and peak < limit - max(limit // 64, 1 << 20)
-    return Breach(ceiling["group"], limit, peak, seen.kills.value if isinstance(seen.kills, Value) else 0, common)
+    kills = seen.kills.value if isinstance(seen.kills, Value) else 0
+    return Breach(ceiling["group"], limit, peak, kills, common, str(ceiling.get("reserve_is", "")))

@@ -94,13 +94,13 @@ def room(total: int, available: int, held: int, protection: Protection) -> Room:
     return Room(limit, others, f"{words} is {size(limit)}")
 
 
-def breach(limit: int, peak: int | None, kills: int, common: bool) -> str:
-    """The reason of an end at the ceiling."""
+def breach(limit: int, peak: int | None, kills: int, common: bool, reserve_is: str = "sound") -> str:
+    """The reason of an end at the ceiling. A guard that nothing established is the first to be looked at."""
     reached = "peak not told" if peak is None else f"peak {size(peak)}"
     whose = "the ceiling of all jobs of this host together" if common else f"limit {size(limit)}"
-    return (
-        f"memory ceiling: {whose}, {reached}, {kills} {'process' if kills == 1 else 'processes'} killed by the kernel"
-    )
+    killed = f"{kills} {'process' if kills == 1 else 'processes'} killed by the kernel"
+    doubt = "; the reserve is not established: evidence about the guard until it is"
+    return f"memory ceiling: {whose}, {reached}, {killed}{doubt if reserve_is == 'not_established' else ''}"
 
 
 def _size(key: str, value: Any) -> int:

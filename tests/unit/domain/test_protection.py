@@ -68,3 +68,12 @@ def test_jobs_at_their_ceiling_leave_the_reserve(total: int, available: int, hel
     assert room.limit >= 0
     if room.limit:
         assert room.limit + room.others + found.reserve == total
+
+
+def test_a_trip_of_a_guard_that_nothing_established_is_evidence_about_the_guard() -> None:
+    words = protection.breach(GIB, GIB, 1, common=False, reserve_is="not_established")
+    assert words.startswith(
+        "memory ceiling: limit 1.0 GiB, peak 1.0 GiB, 1 process killed by the kernel; the reserve is"
+    )
+    assert "evidence about the guard" in words
+    assert "guard" not in protection.breach(GIB, None, 2, common=True, reserve_is="sound")
