@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="begin with this seed (0)")
     parser.add_argument("--length", type=int, default=300, help="steps of one history (300)")
     parser.add_argument("--restore", action="store_true", help="with controllers restored from old copies, always")
+    parser.add_argument("--no-shrinking", action="store_true", help="end at the first violation, as it is")
     given = parser.parse_args()
     if given.seed is not None:
         return _one(given.seed, given.length, given.restore)
@@ -62,6 +63,9 @@ def _many(given: argparse.Namespace) -> int:
         told = play(history)
         made += told.made
         lived += told.lived
+        if told.violation and given.no_shrinking:
+            print(f"seed {seed}: {told.violation}")
+            return 1
         if told.violation:
             failed += 1
             _show(seed, told.violation, history)
