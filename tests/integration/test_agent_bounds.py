@@ -146,6 +146,21 @@ async def test_a_bound_that_is_reached_waits_for_no_output_to_be_taken(host: Hos
     assert time.monotonic() - began < 20
 
 
+async def test_output_beyond_its_quota_is_still_a_sign_of_life(host: Host, controller: FakeController) -> None:
+    job = Job(await controller.connected(), "cpu0")
+    script = "while :; do echo alive; sleep 0.2; done"
+    bounds = {"idle_timeout_s": 2.5, "idle_signal": "output", "output_quota_bytes": 30}
+    await controller.tell(job.shell(script, **bounds))
+    await controller.wait("started")
+    index = host.layout.attempt("j1", 1) / "output.bin"
+    began = time.monotonic()
+    await until(lambda: time.monotonic() - began > 8, what="three spans and more")
+    assert index.stat().st_size <= 30, "nothing of it is stored any more"
+    assert "ended" not in told(controller, "j1")
+    await controller.tell(job.stop())
+    await controller.wait("ended", timeout_s=60)
+
+
 @pytest.mark.timeout(180)
 async def test_a_fresh_agent_counts_the_runtime_from_the_start_and_the_idle_time_anew(
     host: Host, controller: FakeController
