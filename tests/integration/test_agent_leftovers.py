@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,5 +56,33 @@ async def test_killed_at_any_instant_after_an_end_it_is_said_of_that_job(tmp_pat
                 last = controller.left[-1]["leftovers"]
                 assert {each["item"]: each["by"]["jobs"] for each in last} == expected
                 assert all(each["by"]["kind"] == "job" for each in last)
+    finally:
+        host.close()
+
+
+async def test_a_look_that_hangs_delays_neither_a_start_nor_an_end(tmp_path: Path, root: Path) -> None:
+    (root / "var/lib/dpkg").mkdir(parents=True)
+    os.mkfifo(root / "var/lib/dpkg/status")  # whoever opens it waits for a writer that never comes
+    host = Host.make(
+        tmp_path, leftovers=True, leftovers_root=str(root), leftovers_home=str(tmp_path), leftovers_every_s=0.01
+    )
+    try:
+        async with FakeController(host.layout.ctl_sock).serving() as controller:
+            host.start()
+            register = await controller.connected()
+            began = time.monotonic()
+            for number in range(5):
+                job = Job(register, "cpu0", job=f"k{number}", token=number + 1)
+                await controller.tell(job.shell("exit 0"))
+                await controller.proved("h:cpu0", f"k{number}", 15)
+            assert time.monotonic() - began < 15
+            assert not controller.left, "the look hangs meanwhile: nothing is told of this worker"
+            # What hung is unknown, and the rest is told all the same.
+            await until(lambda: controller.left, 40, "the first look")
+            told = controller.left[-1]
+            assert [(each["part"], each["why"].partition(":")[0]) for each in told["unread"]] == [
+                ("packages:dpkg", "timeout"),
+                ("mounts", "not_supported"),
+            ]
     finally:
         host.close()

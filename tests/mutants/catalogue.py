@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MODEL = ("tests/model",)
 KILLS = ("tests/kill/test_no_early_free.py",)
+LEFT = ("tests/unit/domain/test_leftovers.py", "tests/unit/agent/test_leftovers.py", "tests/unit/agent/test_core.py")
 
 #: A supervisor that signals its leader alone, and takes the leader's end for that of the tree.
 _LEADER_ALONE = (
@@ -190,5 +191,71 @@ MUTANTS = (
         "kill the leader's process group only",
         tuple(Edit("agent/supervisor.py", old, new) for old, new in _LEADER_ALONE),
         KILLS,
+    ),
+    Mutant(
+        "what cannot be read is gone",
+        (
+            Edit(
+                "domain/leftovers.py",
+                "                self._unseen(name, item, found.blind[hidden])\n                continue\n",
+                "                self._unseen(name, item, found.blind[hidden])\n",
+            ),
+        ),
+        LEFT,
+    ),
+    Mutant(
+        "unreadable before, and a job named all the same",
+        (
+            Edit(
+                "domain/leftovers.py",
+                "            by = self._by if blind is None else",
+                "            by = self._by if True else",
+            ),
+        ),
+        LEFT,
+    ),
+    Mutant(
+        "the last of several jobs did it",
+        (
+            Edit(
+                "domain/leftovers.py",
+                "    named = tuple(dict.fromkeys(jobs))\n    if not named",
+                "    named = tuple(dict.fromkeys(jobs))[-1:]\n    if not named",
+            ),
+        ),
+        LEFT,
+    ),
+    Mutant(
+        "a job that is still asked after its look",
+        (
+            Edit(
+                "agent/leftovers.py",
+                "        return [job for job, attempt in keys if (job, attempt) not in covered]",
+                "        return [job for job, attempt in keys]",
+            ),
+        ),
+        LEFT,
+    ),
+    Mutant(
+        "who began during a look was not there",
+        (
+            Edit(
+                "agent/leftovers.py",
+                "        seen = await self._probe.look(self._read)\n        ran, more = self._ran(), state.unlooked_more",
+                "        ran, more = self._ran(), state.unlooked_more\n        seen = await self._probe.look(self._read)",
+            ),
+        ),
+        LEFT,
+    ),
+    Mutant(
+        "a compacted journal that forgets whom to ask",
+        (
+            Edit(
+                "agent/core.py",
+                "        events.append(r.JobsUnlooked(tuple(state.unlooked), state.unlooked_more))",
+                "        pass",
+            ),
+        ),
+        LEFT,
     ),
 )

@@ -107,7 +107,7 @@ def said(maker: Maker) -> str:
     return f"{maker.kind} {','.join(maker.jobs)}".strip()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(shots())
 def test_a_second_implementation_says_the_same_of_every_item(history: list[Shot]) -> None:
     worker = run(history)
