@@ -241,8 +241,8 @@ MUTANTS = (
         (
             Edit(
                 "agent/leftovers.py",
-                "        seen = await self._probe.look(self._read)\n        ran, more = self._ran(), state.unlooked_more",
-                "        ran, more = self._ran(), state.unlooked_more\n        seen = await self._probe.look(self._read)",
+                "        seen = await self._probe.look(self._read)\n        ran, more = self._ran(), ",
+                "        ran, _ = self._ran(), 0\n        seen = await self._probe.look(self._read)\n        more = ",
             ),
         ),
         LEFT,
