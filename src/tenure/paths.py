@@ -146,6 +146,20 @@ class Layout:
     def controller_log(self) -> Path:
         return self.controller / "controller.log"
 
+    @property
+    def served(self) -> Path:
+        """What a controller that is served to other hosts keeps of itself; without it the home is an embedded one's."""
+        return self.controller / "served.json"
+
+    @property
+    def tokens(self) -> Path:
+        return self.controller / "tokens.json"
+
+    @property
+    def certificate(self) -> Path:
+        """The controller's own certificate and its key, in one file."""
+        return self.controller / "certificate.pem"
+
     @cached_property
     def output(self) -> Path:
         """The controller's copies of the jobs' output."""
@@ -169,6 +183,11 @@ class Layout:
     @property
     def identity(self) -> Path:
         return self.agent / "identity.json"
+
+    @property
+    def joined(self) -> Path:
+        """How this machine's agent reaches a controller elsewhere, once it has joined one."""
+        return self.agent / "joined.json"
 
     @property
     def journal(self) -> Path:

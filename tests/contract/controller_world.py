@@ -94,11 +94,15 @@ class World:
 
 
 @asynccontextmanager
-async def running(home: Path, timing: Timing = QUICK, mode: str = "serve") -> AsyncIterator[World]:
-    """A controller over this home, until the block ends."""
+async def running(
+    home: Path, timing: Timing = QUICK, mode: str = "serve", prepare: Callable[[Controller], object] | None = None
+) -> AsyncIterator[World]:
+    """A controller over this home, until the block ends. ``prepare`` may change it before it begins."""
     layout = Layout(home, "m")
     layout.create()
     service = Controller(layout, Ledger.open(layout.ledger_db), mode)
+    if prepare is not None:
+        prepare(service)
     listening = bind_unix(layout.ctl_sock)
     listening.listen(128)
     task = asyncio.create_task(serve(service, listening, embedded=False, timing=timing))

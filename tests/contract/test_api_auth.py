@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 from tests.contract.controller_world import World, connected, registration, running
 
 from tenure.controller.app import build_app
-from tenure.controller.auth import authenticated, caller
+from tenure.controller.auth import Allow, authenticated
 from tenure.errors import TenureError
 
 NOBODY = 65534
@@ -39,18 +39,53 @@ async def world(home: Path) -> AsyncIterator[World]:
         yield world
 
 
-def _asks_for_caller(dependant: Dependant) -> bool:
-    return any(each.call is caller or _asks_for_caller(each) for each in dependant.dependencies)
+def _roles(dependant: Dependant) -> list[frozenset[str]]:
+    """The roles that a route answers, once for each time that it asks who calls."""
+    own = [each.call.roles for each in dependant.dependencies if isinstance(each.call, Allow)]
+    return own + [roles for each in dependant.dependencies for roles in _roles(each)]
 
 
 async def test_every_route_asks_who_calls(world: World) -> None:
     app = build_app(world.service)
-    seen = set()
+    seen: dict[tuple[str, str], frozenset[str]] = {}
     for route in app.routes:
         assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot ask for its caller"
-        assert _asks_for_caller(route.dependant), f"{route.path} lets anybody in"
-        seen.add(route.path)
-    assert {"/v1/agent", "/v1/jobs", "/v1/events", "/openapi.json"} <= seen
+        asked = _roles(route.dependant)
+        assert asked, f"{route.path} lets anybody in"
+        for method in route.methods or () if isinstance(route, APIRoute) else ("websocket",):
+            seen[(method.lower(), route.path)] = frozenset.intersection(*asked)
+    assert {path for _, path in seen} >= {"/v1/agent", "/v1/jobs", "/v1/events", "/openapi.json"}
+    # Whoever may act may; what is meant for others stands here, and nowhere is more allowed than here.
+    assert {route: roles for route, roles in seen.items() if roles != {"user", "admin"}} == WHO_ELSE
+
+
+READERS, AGENTS, ADMINS = (frozenset({*more, "admin"}) for more in (("viewer", "user"), ("agent",), ()))
+_SEEN = (
+    "leftovers/{agent}",
+    "scratch",
+    "status",
+    "devices",
+    "devices/{name}",
+    "jobs",
+    "jobs/{job_id}",
+    "jobs/{job_id}/follow",
+    "jobs/{job_id}/output",
+    "events",
+)
+WHO_ELSE = {
+    **{("get", f"/v1/{what}"): READERS for what in _SEEN},
+    ("get", "/openapi.json"): READERS,
+    ("post", "/v1/explain"): READERS,
+    ("get", "/v1/stages/{tree}/stream"): frozenset({"user", "agent", "admin"}),  # an agent: of its own jobs
+    ("post", "/v1/scratch/clean"): ADMINS,
+    ("post", "/v1/shutdown"): ADMINS,
+    ("post", "/v1/devices/{name}/operate"): ADMINS,
+    ("get", "/v1/agent"): AGENTS,
+    ("websocket", "/v1/agent"): AGENTS,
+    ("post", "/v1/tokens"): ADMINS,
+    ("get", "/v1/tokens"): ADMINS,
+    ("post", "/v1/tokens/{token_id}/revoke"): ADMINS,
+}
 
 
 async def test_a_route_refuses_even_where_the_guard_is_missing(world: World) -> None:
@@ -119,8 +154,8 @@ async def test_another_user_is_refused_everywhere(world: World, home: Path) -> N
         f"GET /v1/agent HTTP/1.1\r\n{upgrade}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
     ]
     refused = await asyncio.to_thread(_as_user, NOBODY, world.path, requests)
-    assert [status for status, _ in refused] == [401, 401, 401, 401, 401, 403]
-    for _, body in refused[:-1]:
+    assert [status for status, _ in refused] == [401] * 6
+    for _, body in refused:
         error = json.loads(body)["error"]
         assert error["code"] == "authentication_refused"
         assert "rc up" in error["do"]

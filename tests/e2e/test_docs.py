@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import RC, House
+from tests.e2e.far import Far
 
 ROOT = Path(__file__).parents[2]
 #: Pages whose lines are typed by tests of their own, beside the files they need.
@@ -34,14 +35,19 @@ def lines_of(page: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_line_ends_as_the_page_says(empty_house: House, tmp_path: Path, page: Path) -> None:
+def test_every_line_ends_as_the_page_says(empty_house: House, library: Path, tmp_path: Path, page: Path) -> None:
     lines = lines_of(page)
     assert lines
+    other = Far("box1", tmp_path / "box1", library) if "TENURE_HOME=$PWD/box1" in page.read_text() else None
     script = "".join(f"{typed}\necho {shlex.quote(typed)} $? >> statuses\n" for typed, _ in lines)
     env = {**empty_house.env, "PATH": f"{Path(RC).parent}:{empty_house.env['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, timeout=110, stdin=subprocess.DEVNULL
-    )
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, timeout=110, stdin=subprocess.DEVNULL
+        )
+    finally:
+        if other is not None:
+            other.close()
     told = (tmp_path / "statuses").read_text().splitlines()
     assert told == [f"{typed} {status}" for typed, status in lines], done
     assert b"Traceback" not in done.stderr

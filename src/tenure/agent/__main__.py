@@ -11,6 +11,8 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 from tenure.durable.locks import hold
@@ -26,29 +28,37 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tenure.agent", description=__doc__)
     parser.add_argument("--verbose", action="store_true", help="log what is done, not only what is noteworthy")
     arguments = parser.parse_args(argv)
+    try:
+        return run(verbose=arguments.verbose)
+    except TenureError as error:
+        return _refuse(error)
+
+
+def run(*, verbose: bool = False, alone: bool = False, join: Path | None = None) -> int:
+    """The agent of this home, until it is told to stop. Raises why it cannot be, or could not go on.
+
+    ``join``: a token file to join a controller with first. ``alone``: never start a controller, whatever is owed to
+    one; so it is anyway where the controller is elsewhere.
+    """
     gc.disable()  # nothing of the start is garbage; _run switches it on again
     try:
         paths = layout()
         paths.create()
         lock = _lock(paths)
-    except TenureError as error:
-        return _refuse(error)
     except OSError as error:
-        return _refuse(os_error(error, "the agent cannot use"))
+        raise os_error(error, "the agent cannot use") from error
     logging.basicConfig(
         stream=sys.stderr,
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
+        level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("websockets").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
-        return _run(paths)
-    except TenureError as error:
-        return _refuse(error)
+        return _run(paths, alone, join)
     except OSError as error:
         log.exception("the agent ends")
-        return _refuse(os_error(error, "the agent cannot use"))
+        raise os_error(error, "the agent cannot use") from error
     finally:
         os.close(lock)
 
@@ -58,8 +68,8 @@ def _lock(paths: Layout) -> int:
     return hold(paths.agent_lock, running, "Nothing needs to be done; look at it with: rc status")
 
 
-def _run(paths: Layout) -> int:
-    from tenure.agent import identity, options
+def _run(paths: Layout, alone: bool, join: Path | None) -> int:
+    from tenure.agent import identity, joined, options
     from tenure.agent.core import AgentState
     from tenure.agent.journal import Journal
     from tenure.agent.shell import Shell
@@ -67,7 +77,11 @@ def _run(paths: Layout) -> int:
 
     settings = options.load(paths)
     remove_temporaries(paths.agent)
-    who = identity.load(paths.identity, host=settings.host)
+    reach = joined.join(paths, join) if join is not None else joined.load(paths)
+    if alone or not reach.local:
+        settings = replace(settings, restart_controller=False)
+    # A token's host is the name that its controller knows this one by.
+    who = identity.load(paths.identity, host=reach.host or settings.host)
     state = AgentState()
     limit = settings.journal_limit_bytes
     journal = Journal.open(paths.journal, state, limit_bytes=limit, attempts=paths.attempts)
@@ -75,11 +89,14 @@ def _run(paths: Layout) -> int:
         log.warning("the journal had a torn tail, which was cut off: %s", journal.recovered)
 
     async def serve() -> None:
-        shell = Shell(paths, settings, who, journal, state)
+        shell = Shell(paths, settings, who, journal, state, reach)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, shell.stop)
-        log.info("agent %s of %s, pid %d, %d attempts known", who.agent, who.host, os.getpid(), len(state.attempts))
+        known = len(state.attempts)
+        log.info("agent %s of %s, pid %d, %d attempts known", who.agent, who.host, os.getpid(), known)
+        if not reach.local:
+            log.info("its controller is %s at %s", reach.controller, ", ".join(reach.addresses))
         await shell.run()
 
     # What exists now stays for the process's life; the collector need not walk it again and again.

@@ -12,11 +12,13 @@ import contextlib
 import importlib
 import logging
 import random
+import ssl
 import time
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tenure.agent import reach as reaching
+from tenure.agent.reach import Reach
 from tenure.agent.shipper import Shipper
 from tenure.domain.commands import Register
 from tenure.errors import TenureError
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenure.agent.connection")
 
-URI = "ws://localhost/v1/agent"
+PATH = "/v1/agent"
 LONGEST_PAUSE_S = 5.0
+#: Between two attempts where the controller answered that it will not have this agent.
+REFUSED_PAUSE_S = 30.0
 OUTPUT_POLL_S = 0.25
 MAX_FRAME = 16 << 20
 #: Nothing heard for this long (the controller answers pings even when it has nothing to say): the link is dead.
@@ -55,8 +59,9 @@ class Owner(Protocol):
 class Connection:
     """Keeps a link to the controller. ``send_report`` and ``send_text`` never wait and never fail."""
 
-    def __init__(self, path: Path, owner: Owner, shipper: Shipper, *, beat_s: float) -> None:
-        self._path = path
+    def __init__(self, reach: Reach, owner: Owner, shipper: Shipper, *, beat_s: float) -> None:
+        self._reach = reach
+        self._turn = 0
         self._owner = owner
         self._shipper = shipper
         self._beat_s = beat_s
@@ -100,18 +105,34 @@ class Connection:
         await self.ready.wait()
         pause = 0.05
         while True:
-            began = time.monotonic()
+            began, longest = time.monotonic(), LONGEST_PAUSE_S
             try:
                 await self._session()
             except (OSError, TimeoutError, EOFError, WebSocketException) as error:
                 log.debug("link lost: %s", error)
+                self._tell_unreachable(str(error) or type(error).__name__)
             except TenureError as error:
+                # Said once and not every few seconds: what an operator has to do about it is still there tomorrow.
+                log.log(
+                    logging.DEBUG if str(error) == self.refusal else logging.ERROR,
+                    "no link: %s; %s",
+                    error.message,
+                    error.do,
+                )
                 self.refusal = str(error)
-                log.error("the link was given up: %s", error)
+                longest = REFUSED_PAUSE_S if error.code in ("authentication_refused", "not_permitted") else longest
             finally:
                 self._down()
-            pause = 0.05 if time.monotonic() - began > 10.0 else min(pause * 2, LONGEST_PAUSE_S)
+            self._turn += 1
+            pause = 0.05 if time.monotonic() - began > 10.0 else min(pause * 2, longest)
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
+
+    def _tell_unreachable(self, why: str) -> None:
+        """Says, once for each time that it is so, that a controller elsewhere is not there. At home others say it."""
+        if not self._reach.local and not self.refusal:
+            self.refusal = why
+            where = ", ".join(self._reach.addresses)
+            log.warning("the controller at %s is not reached (%s): dialling on; jobs and reports are kept", where, why)
 
     def _down(self) -> None:
         if self.up:
@@ -121,13 +142,30 @@ class Connection:
         self._reports.clear()
         self._texts.clear()
 
-    async def _session(self) -> None:
+    async def _dial(self) -> ClientConnection:
+        """A fresh link, on which nothing was said yet."""
         from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidStatus
 
-        raw = connect_unix(self._path, timeout=5.0)
-        raw.setblocking(False)
         options: dict[str, Any] = {"compression": None, "max_size": MAX_FRAME, "proxy": None, "open_timeout": 10}
-        async with connect(URI, sock=raw, ping_interval=10, ping_timeout=SILENCE_S, close_timeout=1, **options) as link:
+        options |= {"ping_interval": 10, "ping_timeout": SILENCE_S, "close_timeout": 1}
+        address = ""
+        if self._reach.path is not None:
+            raw = connect_unix(self._reach.path, timeout=5.0)
+            raw.setblocking(False)
+            uri, options["sock"] = f"ws://localhost{PATH}", raw
+        else:
+            address = self._reach.addresses[self._turn % len(self._reach.addresses)]
+            uri, options["ssl"] = f"wss://{address}{PATH}", self._reach.context()
+        try:
+            return await connect(uri, additional_headers=self._reach.headers(), **options)
+        except ssl.SSLError as error:
+            raise self._reach.refused(error, address) from error
+        except InvalidStatus as error:
+            raise reaching.said(bytes(error.response.body or b""), error.response.status_code) from error
+
+    async def _session(self) -> None:
+        async with await self._dial() as link:
             self._socket = link
             await link.send(frames.hello(self._owner.register()))
             async with asyncio.timeout(30):

@@ -39,7 +39,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
         attempt=attempt.attempt,
         devices=named,
         scratch=str(scratch),
-        controller=str(shell.layout.ctl_sock),
+        controller=shell.reach.shown,
         scenario=shell.scenario,
     )
     said: dict[str, Any] = {

@@ -32,6 +32,7 @@ from tenure.agent.monitor import Monitor
 from tenure.agent.offers import register, standing
 from tenure.agent.options import Options
 from tenure.agent.prover import Prover
+from tenure.agent.reach import Reach
 from tenure.agent.recovery import recover
 from tenure.agent.runs import Runs
 from tenure.agent.shipper import Shipper
@@ -60,9 +61,16 @@ class Shell:
     """One running agent. ``run`` serves until ``stop`` is called or something makes going on unsafe."""
 
     def __init__(
-        self, layout: Layout, options: Options, identity: AgentIdentity, journal: Journal, state: core.AgentState
+        self,
+        layout: Layout,
+        options: Options,
+        identity: AgentIdentity,
+        journal: Journal,
+        state: core.AgentState,
+        reach: Reach,
     ) -> None:
         self.layout = layout
+        self.reach = reach
         self.options = options
         self.identity = identity
         self.journal = journal
@@ -73,7 +81,7 @@ class Shell:
         self.spawner = Spawner()
         self.proc_probe = ProcProbe()
         self.shipper = Shipper()
-        self.connection = Connection(layout.ctl_sock, self, self.shipper, beat_s=options.beat_every_s)
+        self.connection = Connection(reach, self, self.shipper, beat_s=options.beat_every_s)
         self.runs = Runs(self)
         self.prover = Prover(self)
         self.monitor = Monitor(self)

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 
 from tenure.agent import records as r
 from tenure.agent import scratch, trees
+from tenure.agent.reach import Reach
 from tenure.domain.job import Ending, Outcome
 from tenure.domain.stage import TREE
 from tenure.domain.tree import TreeError, read_tree, shown
-from tenure.paths import connect_unix
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.agent.shell import Shell
@@ -62,7 +63,7 @@ async def stage(shell: Shell, attempt: r.Attempt, folder: Path) -> Outcome | Non
     """Makes the staged tree; an outcome where that failed. ``None`` too where the attempt is to end: its end is told
     by whoever began this."""
     assert attempt.spec is not None
-    job = Staging(shell.layout.ctl_sock, str(attempt.spec.stage["hash"]), scratch.place_of(folder))
+    job = Staging(shell.reach, str(attempt.spec.stage["hash"]), scratch.place_of(folder))
     work = asyncio.create_task(_work(shell, attempt, job))
     try:
         while not work.done():
@@ -124,8 +125,8 @@ def _in_words(error: OSError, place: Path) -> str:
 class Staging:
     """One tree for one attempt. ``run`` blocks, for a thread; ``moved_at`` is when bytes last came (monotonic)."""
 
-    def __init__(self, socket_path: Path, tree: str, place: Path) -> None:
-        self._socket_path = socket_path
+    def __init__(self, reach: Reach, tree: str, place: Path) -> None:
+        self._reach = reach
         self._tree = tree
         self.place = place
         self.moved_at = 0.0
@@ -197,16 +198,19 @@ class Staging:
     def _fetch(self, use: Callable[[Callable[[int], bytes]], str]) -> str:
         """Asks the controller for the tree and hands ``use`` a function that reads it."""
         self._check()
-        link = HTTPConnection("tenure")
+        link = HTTPConnection(self._reach.authority)
         try:
             try:
-                link.sock = self._socket = connect_unix(self._socket_path, timeout=_QUIET_S)
-                link.request("GET", f"/v1/stages/{self._tree}/stream")
+                link.sock = self._socket = self._reach.dial(_QUIET_S)
+                link.request("GET", f"/v1/stages/{self._tree}/stream", headers=self._reach.headers())
                 answer = link.getresponse()
                 said = b"" if answer.status == 200 else answer.read(4000)
             except (OSError, HTTPException) as error:
                 self._check()
                 raise Unanswered(f"the controller could not be asked for it: {error!r}") from error
+            except TenureError as error:
+                self._check()
+                raise (Unanswered if error.code == "controller_unreachable" else Refused)(error.message) from error
             if answer.status != 200:
                 raise Refused(_message(answer.status, said))
             return use(self._reader(answer))

@@ -6,7 +6,7 @@ from tenure.cli.options import Group
 
 COMMAND = Group(
     "admin",
-    "What an operator does to devices and to what jobs left behind.",
+    "What an operator does to devices, to what jobs left behind, and for agents on other hosts.",
     {
         "drain": "take devices out of service; what runs there runs on",
         "resume": "put drained devices back into service",
@@ -14,5 +14,6 @@ COMMAND = Group(
         "clear": "end a quarantine by hand",
         "retire": "take devices off the books that no host offers any more",
         "clean": "remove scratch folders that no job needs",
+        "token": "make, list and revoke the tokens of agents on other hosts",
     },
 )

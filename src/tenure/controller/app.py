@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,10 @@ from tenure.controller.loops.contact import watch_contact
 from tenure.controller.loops.keeper import keep_agent, stop_agent
 from tenure.controller.loops.retention import keep_retention
 from tenure.controller.loops.timeouts import watch_timeouts
+from tenure.controller.loops.tokens import watch_tokens
 from tenure.controller.peer import PeerHttpProtocol, PeerWebSocketProtocol
 from tenure.controller.replies import refusal
-from tenure.controller.routes import agent, devices, events, jobs, leftovers, openapi, scratch, stages, status
+from tenure.controller.routes import agent, devices, events, jobs, leftovers, openapi, scratch, stages, status, tokens
 from tenure.controller.service import Controller
 from tenure.domain.contact import CLOSED_S, PERIOD_S, SILENT_S
 from tenure.errors import TenureError
@@ -74,7 +76,7 @@ def build_app(service: Controller) -> FastAPI:
         },
     )
     app.state.controller = service
-    for part in (status, devices, leftovers, jobs, stages, scratch, events, agent, openapi):
+    for part in (status, devices, leftovers, jobs, stages, scratch, events, agent, tokens, openapi):
         # Taken in as they are: a router that is included is matched one level further down at every request.
         app.router.routes.extend(part.router.routes)
     app.add_exception_handler(TenureError, _tenure_error)
@@ -132,9 +134,10 @@ class Server(uvicorn.Server):
     second to see whether it may go.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, secured: Sequence[tuple[socket.socket, ssl.SSLContext]] = ()) -> None:
         super().__init__(config)
         self._leaving = asyncio.Event()
+        self._secured = secured
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,12 +145,18 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
+        for listening, tls in self._secured:
+            await self.listen_too(listening, tls)
         await self._leaving.wait()
 
-    async def listen_too(self, listening: socket.socket) -> None:
+    async def listen_too(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serves on one more socket, which is closed with the others."""
         before = self.servers
-        await self.startup(sockets=[listening])  # makes the list of servers anew
+        self.config.ssl = tls
+        try:
+            await self.startup(sockets=[listening])  # makes the list of servers anew
+        finally:
+            self.config.ssl = None
         self.servers += before
 
     def leave(self) -> None:
@@ -156,8 +165,9 @@ class Server(uvicorn.Server):
         self._leaving.set()
 
 
-def server_for(app: ASGIApp) -> Server:
-    """A server of HTTP and WebSocket over the local socket, whose connections carry the kernel's word on the peer."""
+def server_for(app: ASGIApp, secured: Sequence[tuple[socket.socket, ssl.SSLContext]] = ()) -> Server:
+    """A server of HTTP and WebSocket over the local socket, whose connections carry the kernel's word on the peer, and
+    over TLS on the sockets that come with a certificate."""
     config = uvicorn.Config(
         app,
         http=PeerHttpProtocol,
@@ -173,7 +183,7 @@ def server_for(app: ASGIApp) -> Server:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
     )
-    return Server(config)
+    return Server(config, secured)
 
 
 async def serve(service: Controller, listening: socket.socket, *, embedded: bool, timing: Timing | None = None) -> None:
@@ -185,10 +195,14 @@ async def serve(service: Controller, listening: socket.socket, *, embedded: bool
     with _signals(service):
         try:
             await service.start()
-            server = server_for(Guard(build_app(service)))
+            served = service.served
+            secured = [(each, served.certificate.context) for each in served.sockets] if served is not None else []
+            guard = Guard(build_app(service), tokens=service.tokens, names=service.names)
+            server = server_for(guard, secured)
             loops: list[Coroutine[Any, Any, None]] = [
                 watch_contact(service, timing.silent_s, timing.closed_s, timing.period_s),
                 watch_timeouts(service),
+                watch_tokens(service),
                 keep_address(service, server.listen_too),
                 keep_retention(service),
                 _stop_when_told(service, server, embedded),

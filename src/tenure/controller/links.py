@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenure.domain.instructions import Instruction
+from tenure.domain import promises
+from tenure.domain.instructions import Instruction, StartJob, StopJob
+from tenure.errors import TenureError
 from tenure.wire import frames
 
 #: Frames that may wait for a slow agent before its connection is given up (it then reconnects and is told again).
@@ -22,7 +24,8 @@ class Link:
     """One agent's connection. ``since`` and ``heard_at`` are monotonic; ``pid`` is the peer's, 0 where it is not known.
 
     ``wire`` is the version its agent speaks. ``welcomed`` is set once its registration is committed.
-    ``outputs`` remembers of which attempts it may send output.
+    ``outputs`` remembers of which attempts it may send output. ``token`` is the id of the one it came with, empty on
+    the local socket; ``refusal`` is why it was ended, where the agent is to be told.
     """
 
     agent: str
@@ -35,6 +38,8 @@ class Link:
     outputs: dict[tuple[str, int], bool] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     asked: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
+    token: str = ""
+    refusal: TenureError | None = None
 
     def send(self, frame: str) -> None:
         """Queues a frame; a link that cannot take any more is closed, and one that is closed takes none."""
@@ -44,6 +49,14 @@ class Link:
             self.waiting.put_nowait(frame)
         except asyncio.QueueFull:
             self.close()
+
+    def tell(self, told: Instruction) -> None:
+        """Queues an instruction. A start that this agent could not keep all of (it went back to an older version since
+        the grant) becomes a stop: it declines then, proves its devices empty, and the job waits for others."""
+        if isinstance(told, StartJob) and promises.wire_of(told.spec) > self.wire:
+            why = f"its agent speaks wire version {self.wire}, which has no {', '.join(promises.asked(told.spec))}"
+            told = StopJob(told.job, told.attempt, told.grants, why)
+        self.send(frames.instruction(told))
 
     async def ask(self, what: str, body: Mapping[str, Any], within_s: float) -> dict[str, Any]:
         """Asks the agent for something and gives its answer. Raises ``TimeoutError`` where none comes in time or the
@@ -78,6 +91,11 @@ class Link:
         """Gives the connection up; what was queued before is still sent if the other side takes it at once."""
         self.ended.set()
 
+    def refuse(self, error: TenureError) -> None:
+        """Ends the connection and tells the agent why."""
+        self.refusal = error
+        self.close()
+
 
 class Links:
     """Every agent's link. The newest connection of an agent wins and closes the older.
@@ -108,7 +126,7 @@ class Links:
         """Sends an instruction if the agent is connected; if not it is told when it registers."""
         link = self.links.get(agent)
         if link is not None and link.welcomed:
-            link.send(frames.instruction(told))
+            link.tell(told)
 
     def excuse(self, seconds: float) -> None:
         """This controller did not run for so long: nobody could be heard meanwhile, and it counts against nobody."""

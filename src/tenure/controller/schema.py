@@ -56,7 +56,8 @@ class StatusView(View):
     for ever.
 
     ``output_failure`` is what a disk refused last, if it does; ``agent_failure`` the error with which the embedded
-    agent did not come up, while none is in contact."""
+    agent did not come up, while none is in contact. ``listen`` are the addresses at which other hosts reach it over
+    TLS, and ``certificate`` is the fingerprint that they see there."""
 
     version: str
     wire: int
@@ -77,6 +78,61 @@ class StatusView(View):
     retention: dict[str, float | None]
     output_failure: str | None
     agent_failure: dict[str, Any] | None
+    listen: list[str]
+    certificate: str | None
+
+
+class AgentSelf(View):
+    """Whom the caller's token is for (``host``, ``token``), and the controller that says so."""
+
+    controller: str
+    user: str
+    host: str
+    token: str
+    version: str
+    wire: int
+
+
+class TokenView(View):
+    """A token without its secret. ``state``: ``valid``, ``revoked`` or ``expired``. ``agent`` came in with it first."""
+
+    id: str
+    role: str
+    host: str
+    agent: str
+    created_at: float
+    created_by: str
+    expires_at: float | None
+    revoked_at: float | None
+    revoked_by: str
+    addresses: list[str]
+    state: str
+
+
+class TokenRow(TokenView):
+    """``connected``: an agent is here with it now."""
+
+    connected: bool
+
+
+class TokenList(View):
+    """Every token that was ever made here, the oldest first."""
+
+    tokens: list[TokenRow]
+
+
+class NewToken(View):
+    """``file`` is the content of the file to be taken to the host: the only copy of the secret there is."""
+
+    token: TokenView
+    file: dict[str, Any]
+
+
+class RevokedToken(View):
+    """``links_ended`` counts the links that came with it."""
+
+    token: TokenView
+    links_ended: int
 
 
 class ConditionView(View):
@@ -359,17 +415,21 @@ ANSWERS: Mapping[tuple[str, str], tuple[int, Mapping[str, type[BaseModel] | None
     ("get", "/v1/jobs/{job_id}"): (200, {"application/json": JobView}, (404, 409)),
     ("get", "/v1/jobs/{job_id}/follow"): (200, {NDJSON: Line}, (404, 409)),
     ("get", "/v1/jobs/{job_id}/output"): (200, {NDJSON: Line}, (404, 409)),
-    ("post", "/v1/jobs/{job_id}/stop"): (202, {"application/json": JobView}, (403, 404, 409, 507)),
+    ("post", "/v1/jobs/{job_id}/stop"): (202, {"application/json": JobView}, (404, 409, 507)),
     ("get", "/v1/stages/{tree}"): (200, {"application/json": StageView}, (507,)),
     ("get", "/v1/stages/{tree}/stream"): (200, {OCTETS: None}, ()),
     ("get", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, ()),
     ("put", "/v1/uploads/{upload}"): (200, {"application/json": UploadView}, (507,)),
     ("post", "/v1/uploads/{upload}/finish"): (200, {"application/json": StageView}, (507,)),
     ("get", "/v1/scratch"): (200, {"application/json": ScratchList}, ()),
-    ("post", "/v1/scratch/clean"): (200, {"application/json": ScratchList}, (403,)),
+    ("post", "/v1/scratch/clean"): (200, {"application/json": ScratchList}, ()),
     ("get", "/v1/events"): (200, {SSE: None}, (409,)),
+    ("get", "/v1/agent"): (200, {"application/json": AgentSelf}, ()),
+    ("post", "/v1/tokens"): (201, {"application/json": NewToken}, (409, 507)),
+    ("get", "/v1/tokens"): (200, {"application/json": TokenList}, ()),
+    ("post", "/v1/tokens/{token_id}/revoke"): (200, {"application/json": RevokedToken}, (507,)),
 }
-_USUAL = (401, 422, 500)
+_USUAL = (401, 403, 422, 500)
 _SENT = (400, 408, 413)
 _WORDS = {
     400: "no such request",

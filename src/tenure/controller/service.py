@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenure import __version__
 from tenure.controller.auth import user_of
@@ -22,6 +22,7 @@ from tenure.controller.logs import Log
 from tenure.controller.outputs import OutputStore
 from tenure.controller.settings import Settings
 from tenure.controller.stages import StageStore
+from tenure.controller.tokens import Tokens
 from tenure.controller.views import DeviceTexts
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
@@ -31,6 +32,9 @@ from tenure.domain.state import FleetState
 from tenure.errors import TenureError
 from tenure.ledger import Committed, Ledger, Result, Writer
 from tenure.paths import Layout
+
+if TYPE_CHECKING:
+    from tenure.controller.listening import Served
 
 log = Log("tenure.controller")
 
@@ -43,7 +47,8 @@ class Controller:
 
     ``deadlines`` are (job, seconds) for the loop that ends what waits too long; ``stop`` is set to make all of it end,
     and ``fatal`` is why it had to. ``agent_process`` is the embedded agent where this controller started it, and
-    ``agent_failure`` the error with which the last one did not come up.
+    ``agent_failure`` the error with which the last one did not come up. ``served`` is how other hosts reach it,
+    ``None`` where the local socket is all there is; then no token opens anything.
     """
 
     def __init__(self, layout: Layout, ledger: Ledger, mode: str) -> None:
@@ -53,6 +58,8 @@ class Controller:
         self.ledger = ledger
         self.feed = Feed()
         self.links = Links()
+        self.tokens = Tokens(layout.tokens)
+        self.served: Served | None = None
         self.outputs = OutputStore(layout, self.feed.notify)
         self.left = LeftStore(layout.controller / "leftovers")
         self.stages = StageStore(layout.stages, limit_bytes=self.settings.stage_limit_bytes)
@@ -73,6 +80,15 @@ class Controller:
     def state(self) -> FleetState:
         """The fleet in memory. Await ``writer.settled()`` first: only then is all of it committed."""
         return self.writer.state
+
+    def names(self) -> frozenset[str]:
+        """The hosts under which it may be asked over TLS: its own, and those that some agent was told to dial."""
+        if self.served is None:
+            return frozenset()
+        from tenure.controller.listening import split
+
+        told = (address for token in self.tokens.all() for address in token.addresses)
+        return self.served.names | {split(address)[0].lower() for address in told}
 
     async def start(self) -> None:
         """Begins to accept commands. Every agent is out of contact until it is heard (I9, I14)."""

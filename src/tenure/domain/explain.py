@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tenure.domain import promises
 from tenure.domain import selector as selectors
 from tenure.domain.device import DeviceState
 from tenure.domain.job import Job
@@ -23,6 +24,8 @@ def reasons(state: FleetState, need: Requirement) -> dict[str, str]:
             failed = [] if name == need.device else ["another name"]
         else:
             failed = [f.words for f in selectors.check(wanted, device.labels) if f.outcome != "matches"]
+        if not failed and not promises.keeps(device, need.wire):
+            failed = [promises.words(device, need.wire)]
         against = objection_of(device, need) if not failed else None
         told[name] = failed[0] if failed else against.words if against is not None else "matches"
     return told
@@ -59,6 +62,8 @@ def describe_mismatch(state: FleetState, need: Requirement, by_host: Mapping[str
             f"ask for at most {most}, or for other devices",
             facts,
         )
+    if need.device in why:
+        return Refusal("no_matching_device", f"{need.device} does not fit: {why[need.device]}", "", facts)
     listed = "".join(f"\n  {name}: {words}" for name, words in list(why.items())[:20])
     return Refusal(
         "no_matching_device",

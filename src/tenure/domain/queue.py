@@ -33,7 +33,8 @@ class Requirement:
     """What a class of jobs asks for: one named device, or ``count`` devices of one host that fit a selector.
 
     The bounds asked for (None: the device's default) are part of it, since a device may not allow them; in a class they
-    stand for all that the same devices allow (``FleetState.class_of``).
+    stand for all that the same devices allow (``FleetState.class_of``). So is the oldest wire version whose agents keep
+    all that is asked.
     """
 
     device: str | None
@@ -41,6 +42,7 @@ class Requirement:
     count: int
     max_runtime_s: float | None = None
     idle_timeout_s: float | None = None
+    wire: int = 1
 
 
 @dataclass(slots=True)

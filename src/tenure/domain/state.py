@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tenure.domain import promises
 from tenure.domain import selector as selectors
 from tenure.domain.ceilings import Ceilings, Objection, allows, least_ceiling, objection
 from tenure.domain.device import Device
@@ -33,7 +34,8 @@ class AgentRecord:
 
 def need_of(spec: JobSpec) -> Requirement:
     """What a specification asks for, to the second. See ``FleetState.class_of`` for the queue's own."""
-    return Requirement(spec.device, spec.select, spec.count, spec.max_runtime_s, spec.idle_timeout_s)
+    wire = promises.wire_of(spec)
+    return Requirement(spec.device, spec.select, spec.count, spec.max_runtime_s, spec.idle_timeout_s, wire)
 
 
 def objection_of(device: Device, need: Requirement) -> Objection | None:
@@ -87,7 +89,7 @@ class FleetState:
         """
         runtimes, idles = self.ceilings
         runtime, idle = least_ceiling(spec.max_runtime_s, runtimes), least_ceiling(spec.idle_timeout_s, idles)
-        return Requirement(spec.device, spec.select, spec.count, runtime, idle)
+        return Requirement(spec.device, spec.select, spec.count, runtime, idle, promises.wire_of(spec))
 
     def note_ceilings(self) -> bool:
         """Takes in what ceilings the devices have now; gives whether that changed, and with it what a class is."""
@@ -119,7 +121,10 @@ class FleetState:
         return self.named(need, (device for device in among if _allowed(device, need)))
 
     def named(self, need: Requirement, among: Iterable[Device]) -> set[str]:
-        """Which of some devices fit by name or labels, whatever bounds they allow."""
+        """Which of some devices fit by name or labels, and have an agent that can keep what is asked, whatever bounds
+        they allow."""
+        if need.wire > 1:
+            among = [device for device in among if promises.keeps(device, need.wire)]
         if need.device is not None:
             return {device.name for device in among if device.name == need.device}
         wanted = selectors.parse(need.select)

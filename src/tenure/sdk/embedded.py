@@ -279,7 +279,9 @@ def stop(paths: Layout, transport: Transport, *, leave: bool, timeout_s: float =
 
     Gives the controller's answer: ``left_running`` and ``left_queued`` are job ids, ``pid`` was its own.
     """
-    agent = lock_holder(paths.agent_lock)
+    # The agent goes with an embedded controller; beside one that is served it is somebody else's to stop.
+    embedded = transport.call("GET", "/v1/status")["mode"] == "embedded"
+    agent = lock_holder(paths.agent_lock) if embedded else None
     answer = transport.call("POST", "/v1/shutdown", {"leave": leave})
     transport.close()
     _wait_gone([pid for pid in (int(answer["pid"]), agent) if pid], timeout_s)

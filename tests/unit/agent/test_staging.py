@@ -16,6 +16,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 import pytest
 
 from tenure.agent import staging
+from tenure.agent.reach import Reach
 from tenure.agent.staging import Cancelled, Refused, Staging, Unanswered
 from tenure.domain.tree import MAGIC, TreeError, TreeWriter, read_tree
 
@@ -98,7 +99,7 @@ def tree() -> tuple[bytes, str]:
 def test_it_gets_its_name_only_when_all_of_it_is_there(sender: Sender, place: Path, tmp_path: Path) -> None:
     sender.stream, digest = tree()
     sender.stop_after = len(sender.stream) - 1
-    job = Staging(tmp_path / "s.sock", digest, place)
+    job = Staging(Reach(path=tmp_path / "s.sock"), digest, place)
     with pytest.raises(Unanswered):
         job.run(0o022)
     assert list(place.iterdir()) == []
@@ -116,7 +117,7 @@ def test_it_gets_its_name_only_when_all_of_it_is_there(sender: Sender, place: Pa
 def test_a_stop_ends_it_at_once_although_no_byte_comes(sender: Sender, place: Path, tmp_path: Path) -> None:
     sender.stream, digest = tree()
     sender.stop_after, sender.how = 50_000, "hang"
-    job = Staging(tmp_path / "s.sock", digest, place)
+    job = Staging(Reach(path=tmp_path / "s.sock"), digest, place)
     ended: list[object] = []
 
     def run() -> None:
@@ -144,14 +145,14 @@ def test_a_sender_that_falls_silent_is_given_up(
     sender.stream, digest = tree()
     sender.stop_after, sender.how = 50_000, "hang"
     with pytest.raises(Unanswered, match="broke"):
-        Staging(tmp_path / "s.sock", digest, place).run(0o022)
+        Staging(Reach(path=tmp_path / "s.sock"), digest, place).run(0o022)
     assert list(place.iterdir()) == []
 
 
 def test_what_the_controller_refuses_is_said_in_its_words(sender: Sender, place: Path, tmp_path: Path) -> None:
     sender.status, sender.stream = 500, b'{"error": {"message": "the tree is not here (any more)"}}'
     with pytest.raises(Refused, match="not here"):
-        Staging(tmp_path / "s.sock", "0" * 64, place).run(0o022)
+        Staging(Reach(path=tmp_path / "s.sock"), "0" * 64, place).run(0o022)
 
 
 def _file(name: bytes, content: bytes = b"x") -> bytes:
@@ -181,7 +182,7 @@ def test_hostile_trees_are_refused_by_name_and_contained(
     outside.mkdir()
     sender.stream = MAGIC + entries
     with pytest.raises(TreeError) as refused:
-        Staging(tmp_path / "s.sock", "0" * 64, place).run(0o022)
+        Staging(Reach(path=tmp_path / "s.sock"), "0" * 64, place).run(0o022)
     assert name in str(refused.value)
     assert list(place.iterdir()) == []
     assert list(outside.iterdir()) == []
@@ -192,7 +193,7 @@ def test_hostile_trees_are_refused_by_name_and_contained(
 def test_another_tree_than_the_one_asked_for_is_refused(sender: Sender, place: Path, tmp_path: Path) -> None:
     sender.stream, digest = tree()
     with pytest.raises(TreeError, match=digest):
-        Staging(tmp_path / "s.sock", "0" * 64, place).run(0o022)
+        Staging(Reach(path=tmp_path / "s.sock"), "0" * 64, place).run(0o022)
     assert list(place.iterdir()) == []
 
 
@@ -208,5 +209,5 @@ def test_a_file_changed_on_disk_before_the_check_is_named(
 
     monkeypatch.setattr(staging, "read_tree", and_then_lose_the_bit)
     with pytest.raises(TreeError, match="'a/run' lost its exec bit"):
-        Staging(tmp_path / "s.sock", digest, place).run(0o022)
+        Staging(Reach(path=tmp_path / "s.sock"), digest, place).run(0o022)
     assert list(place.iterdir()) == []

@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Response, WebSocket, WebSocketDisconnect
 
-from tenure.controller.auth import Caller, Principal
+from tenure.controller import binding
+from tenure.controller.auth import AgentCaller, Principal
 from tenure.controller.links import Link
 from tenure.controller.logs import Log
+from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.controller.service import Controller
 from tenure.domain import commands as cmd
@@ -32,8 +34,16 @@ MAX_PENDING = 512
 MAX_REMEMBERED = 4096
 
 
+@router.get("/v1/agent")
+async def who(caller: AgentCaller, service: Service) -> Response:
+    """Whom the caller's token is for. An agent asks before it keeps a token; it changes nothing."""
+    served = service.served
+    body = {"controller": served.id if served else "", "user": service.user, "host": caller.host, "token": caller.token}
+    return reply({**body, "version": service.version, "wire": frames.WIRE})
+
+
 @router.websocket("/v1/agent")
-async def agent(socket: WebSocket, caller: Caller, service: Service) -> None:
+async def agent(socket: WebSocket, caller: AgentCaller, service: Service) -> None:
     """Takes in an agent: who it is, then its reports and output; sends it instructions and acknowledgements.
 
     Whatever goes wrong on a link, with what comes on it or with its decision, ends that link and nothing else: the
@@ -45,6 +55,8 @@ async def agent(socket: WebSocket, caller: Caller, service: Service) -> None:
     try:
         link = await _welcome(socket, caller, service)
         await _until_first_ends(_send(socket, link), _receive(socket, link, service), link.ended.wait())
+        if link.refusal is not None:
+            raise link.refusal
     except TenureError as error:
         log.warning("agent_refused", agent=link.agent if link else None, pid=caller.pid, **error.to_dict())
         code, why = 1008, error.code
@@ -73,7 +85,12 @@ async def _welcome(socket: WebSocket, caller: Principal, service: Controller) ->
     wire = frames.check_wire(frame.get("wire"))
     body = frame.get("register")
     register = frames.read(cmd.Register, {**body, "user": caller.name} if isinstance(body, dict) else body)
-    link = Link(register.agent, caller.pid, wire=int(frame["wire"]))
+    register = binding.as_spoken(register, int(frame["wire"]))
+    binding.check(service.state, caller, register)
+    if caller.token:
+        await asyncio.to_thread(service.tokens.bind, caller.token, register.agent)
+        binding.require(service.tokens, caller.token, time.time())
+    link = Link(register.agent, caller.pid, wire=int(frame["wire"]), token=caller.token)
     # Before the registration is decided: so silence of an earlier connection can only be declared ahead of it.
     service.links.add(link)
     try:
@@ -89,7 +106,7 @@ async def _welcome(socket: WebSocket, caller: Principal, service: Controller) ->
     link.send(frames.welcome(wire, service.user, floors(state, name, known, forgetful=forgetful)))
     link.welcomed = True
     for told in on_register(state, name, known, forgetful=forgetful):
-        link.send(frames.instruction(told))
+        link.tell(told)
     return link
 
 

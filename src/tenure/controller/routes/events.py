@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from tenure.controller.auth import Caller
+from tenure.controller.auth import Reader
 from tenure.controller.feed import EVENTS, wait_for
 from tenure.controller.replies import Stream, encode
 from tenure.controller.routes import Service
@@ -25,7 +25,7 @@ _HIGHEST = (1 << 63) - 1
 
 @router.get("/events")
 async def events(
-    caller: Caller,
+    caller: Reader,
     service: Service,
     after: Annotated[int | None, Query(ge=0, le=_HIGHEST)] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=_HIGHEST)] = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tenure.controller.auth import Caller
+from tenure.controller.auth import Caller, Reader
 from tenure.controller.follow import NDJSON, follow_job, output_now
 from tenure.controller.replies import Stream, reply
 from tenure.controller.routes import Service
@@ -181,7 +181,7 @@ def _view(service: Controller, job: Job) -> dict[str, Any]:
 
 @router.get("/jobs")
 async def list_jobs(
-    caller: Caller,
+    caller: Reader,
     service: Service,
     state: Annotated[str, Query(pattern="^(|open|queued|starting|running|stopping|ended)$")] = "",
     owner: Annotated[str, Query(max_length=200)] = "",
@@ -211,7 +211,7 @@ async def _staged(service: Controller, spec: JobSpec, owner: str, key: str | Non
 
 
 @router.get("/jobs/{job_id}")
-async def show_job(job_id: str, caller: Caller, service: Service) -> Response:
+async def show_job(job_id: str, caller: Reader, service: Service) -> Response:
     """One job, by its id or an unambiguous beginning of it."""
     return reply(_view(service, await service.job(job_id)))
 
@@ -219,7 +219,7 @@ async def show_job(job_id: str, caller: Caller, service: Service) -> Response:
 @router.get("/jobs/{job_id}/follow")
 async def follow(
     job_id: str,
-    caller: Caller,
+    caller: Reader,
     service: Service,
     offset: Offset = 0,
     stream: Tagged = "both",
@@ -233,7 +233,7 @@ async def follow(
 @router.get("/jobs/{job_id}/output")
 async def output(
     job_id: str,
-    caller: Caller,
+    caller: Reader,
     service: Service,
     offset: Offset = 0,
     stream: Tagged = "both",

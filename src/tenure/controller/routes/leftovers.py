@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from tenure.controller.auth import Caller
+from tenure.controller.auth import Reader
 from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1", tags=["devices"])
 
 
 @router.get("/leftovers/{agent}")
-async def show_leftovers(agent: str, caller: Caller, service: Service) -> Response:
+async def show_leftovers(agent: str, caller: Reader, service: Service) -> Response:
     """What an agent's host has that its image did not, and which job left it; ``told`` is null where it said nothing
     yet."""
     await service.writer.settled()

@@ -10,11 +10,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tenure.controller.auth import Caller
+from tenure.controller.auth import Admin, Reader
 from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.controller.service import Controller
-from tenure.errors import TenureError
 
 router = APIRouter(prefix="/v1", tags=["scratch"])
 
@@ -24,7 +23,7 @@ _NOTHING: Mapping[str, Any] = {"kept": [], "removed": [], "left": []}
 
 
 @router.get("/scratch")
-async def kept(caller: Caller, service: Service) -> Response:
+async def kept(caller: Reader, service: Service) -> Response:
     """The scratch folders that were kept (``rc run --keep``), as their hosts find them now."""
     return reply(await _of_all(service, "scratch_kept", {}, LOOK_S))
 
@@ -42,10 +41,8 @@ class CleanBody(BaseModel):
 
 
 @router.post("/scratch/clean")
-async def clean(body: CleanBody, caller: Caller, service: Service) -> Response:
+async def clean(body: CleanBody, caller: Admin, service: Service) -> Response:
     """Removes scratch that no job owns, and kept ones where asked; never what a live attempt owns."""
-    if not caller.is_admin:
-        raise TenureError("not_permitted", "only an admin may remove what other people's jobs left", do="ask one")
     return reply(await _of_all(service, "scratch_clean", body.model_dump(), LOOK_S if body.dry_run else CLEAN_S))
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tenure.controller.auth import Caller
+from tenure.controller import binding
+from tenure.controller.auth import Caller, Fetcher
 from tenure.controller.replies import Stream, reply
 from tenure.controller.routes import Service
 from tenure.errors import TenureError
@@ -30,8 +31,12 @@ async def show_stage(tree: str, caller: Caller, service: Service, announce: Anno
 
 
 @router.get("/stages/{tree}/stream")
-async def fetch_stage(tree: str, caller: Caller, service: Service) -> Response:
-    """A tree as one stream of bytes, in the form that ``tenure.domain.tree`` describes."""
+async def fetch_stage(tree: str, caller: Fetcher, service: Service) -> Response:
+    """A tree as one stream of bytes, in the form that ``tenure.domain.tree`` describes. An agent's token opens those of
+    the jobs on its own devices."""
+    if caller.role == "agent":
+        await service.writer.settled()
+        binding.require_own_tree(service.state, service.tokens, caller, tree)
     if await asyncio.to_thread(service.stages.size, tree) is None:
         raise TenureError("stage_failed", f"the tree {tree} is not here (any more)", do="stage it again")
     return Stream(service.stages.send(tree), OCTETS)

@@ -9,7 +9,8 @@ from collections import Counter
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
-from tenure.controller.auth import Caller
+from tenure.controller.auth import Admin, Reader
+from tenure.controller.certificate import shown
 from tenure.controller.replies import reply
 from tenure.controller.routes import Service
 from tenure.domain.job import JobState
@@ -21,10 +22,10 @@ router = APIRouter(prefix="/v1", tags=["controller"])
 
 
 @router.get("/status")
-async def status(caller: Caller, service: Service) -> Response:
+async def status(caller: Reader, service: Service) -> Response:
     """What runs, since when, and how many of what it has."""
     await service.writer.settled()
-    state = service.state
+    state, served = service.state, service.served
     body = {
         "version": service.version,
         "wire": WIRE,
@@ -57,6 +58,8 @@ async def status(caller: Caller, service: Service) -> Response:
         "retention": service.settings.retention.to_dict(),
         "output_failure": service.outputs.failure,
         "agent_failure": None if any(agent.contact for agent in state.agents.values()) else service.agent_failure,
+        "listen": list(served.at) if served is not None else [],
+        "certificate": shown(served.certificate.pin) if served is not None else None,
     }
     return reply(body)
 
@@ -76,7 +79,7 @@ class ShutdownBody(BaseModel):
 
 
 @router.post("/shutdown", status_code=202)
-async def shutdown(body: ShutdownBody, caller: Caller, service: Service) -> Response:
+async def shutdown(body: ShutdownBody, caller: Admin, service: Service) -> Response:
     """Stops the embedded agent, then the controller. Refuses while jobs run, unless told to leave them."""
     await service.writer.settled()
     running = service.running()
