@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tests.e2e.conftest import House, until
 
+from tenure.sdk import Client
+
 GIT = ("git", "-c", "user.email=a@example.org", "-c", "user.name=A", "-c", "protocol.file.allow=always")
 LIST = "find . -printf '%P %y %m %l\\n' | LC_ALL=C sort; find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum"
 
@@ -371,3 +373,10 @@ def test_orphans_of_another_life_are_cleaned(own_house: House) -> None:
     assert orphan.exists()
     assert b"removed: 1, " in own_house.rc("admin", "clean").stdout
     assert not orphan.exists()
+
+
+def test_the_client_stages_too(house: House, repository: Path) -> None:
+    with Client(str(house.paths.ctl_sock)) as client:
+        job = client.submit(["cat", "untracked"], stage=repository, env={"PATH": os.environ["PATH"]})
+        assert client.wait(job.id).exit_status == 0
+        assert client.output(job.id) == b"carried too"

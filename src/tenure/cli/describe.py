@@ -144,7 +144,10 @@ def _job(j: Mapping[str, Any]) -> None:
             ("owner", j["owner"]),
             ("state", j["words"]),
             ("command", command_line(j["argv"])),
-            ("directory", j["cwd"] or ("(its staged tree)" if spec.get("stage") else "(a scratch folder of its own)")),
+            (
+                "directory",
+                j["cwd"] or _begins_in(spec.get("stage")),
+            ),
             *_scratch(j),
             ("asked for", ", ".join(filter(None, asked)) or "any device"),
             ("bounds", _bounds(j)),
@@ -199,6 +202,12 @@ def _took(j: Mapping[str, Any]) -> list[tuple[str, str]]:
     from tenure.cli import took
 
     return took.rows(stats) + took.floors(stats, needs)
+
+
+def _begins_in(stage: Mapping[str, Any] | None) -> str:
+    if not stage:
+        return "(a scratch folder of its own)"
+    return f"{stage['cwd']} in its staged tree" if stage.get("cwd") else "(its staged tree)"
 
 
 def _scratch(j: Mapping[str, Any]) -> list[tuple[str, object]]:

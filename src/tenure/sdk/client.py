@@ -81,6 +81,8 @@ class Client:
         label: str = "",
         window: Mapping[str, float] | None = None,
         needs: Sequence[str] = (),
+        keep: bool = False,
+        stage: str | os.PathLike[str] | None = None,
         key: str | None = None,
         wait: bool = True,
     ) -> Job:
@@ -88,7 +90,14 @@ class Client:
         own (see ``tenure.sdk.caller.variables`` for what a caller passes); without a ``key`` one is made, so that a
         request that had to be repeated is still one job. With ``wait=False`` it starts now or is refused as busy.
         ``needs`` are requirements such as ``tool:cmake>=3.20``: where one is not met on its host, nothing is run.
+        ``stage`` is a folder to carry to the job's scratch first, where it then begins (see ``tenure.sdk.staging`` for
+        its notes and progress); ``keep`` keeps the scratch after the end.
         """
+        tree: Mapping[str, Any] = {}
+        if stage is not None:
+            from tenure.sdk import staging
+
+            tree = staging.stage(os.fspath(stage), self._transport).stage
         body = {
             "argv": list(argv),
             "device": device,
@@ -102,6 +111,8 @@ class Client:
             "label": label,
             "window": dict(window or {}),
             "needs": list(needs),
+            "keep": keep,
+            "stage": dict(tree),
             "key": key or os.urandom(16).hex(),
             "wait": wait,
         }

@@ -1,0 +1,54 @@
+"""The line of progress: on a terminal, when it takes long, and gone at the end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tenure.cli import staging
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("tenure.cli.staging.time.monotonic", clock)
+    return clock
+
+
+def test_it_shows_how_far_it_is_and_takes_the_line_away(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 2)
+    shown = staging.Progress()
+    shown.tell("packing", 1_000_000, 0)
+    assert capsys.readouterr().err == ""  # what is quick is not shown
+    clock.now += 1.5
+    shown.tell("packing", 300_000_000, 0)
+    assert capsys.readouterr().err == "\r\x1b[Krc: packing the tree: 300 MB"
+    clock.now += 0.1
+    shown.tell("sending", 1_000_000, 400_000_000)
+    assert capsys.readouterr().err == ""  # not more often than an eye can follow
+    clock.now += 0.2
+    shown.tell("sending", 100_000_000, 400_000_000)
+    assert capsys.readouterr().err == f"\r\x1b[Krc: sending the tree [{'#' * 6:<24}]  25 % of 400 MB"
+    shown.close()
+    assert capsys.readouterr().err == "\r\x1b[K"
+
+
+def test_where_there_is_no_terminal_there_is_no_line(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: False)
+    shown = staging.Progress()
+    clock.now += 60
+    shown.tell("sending", 1, 2)
+    shown.close()
+    assert capsys.readouterr().err == ""
