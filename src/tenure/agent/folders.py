@@ -33,7 +33,7 @@ def prepare(
     ``place`` is where the scratch lies (in the folder), ``keep`` whether it stays after the end, ``why`` why it lies
     elsewhere than it was meant to.
     """
-    if (folder / "supervisor.json").exists() and not (folder / "spec.json").exists():
+    if scratch.is_left_over(folder):
         _set_aside(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     scratch.make(folder, place or folder / "scratch", keep=keep, why=why)

@@ -70,8 +70,8 @@ async def choose(shell: Shell, attempt: r.Attempt, folder: Path) -> tuple[Path, 
     own = folder / "scratch"
     with contextlib.suppress(OSError, ValueError):
         before = record_of(folder)
-        if before.get("path") and (folder / "spec.json").exists():
-            return Path(str(before["path"])), str(before.get("why", ""))
+        if before and not is_left_over(folder):
+            return place_of(folder), str(before.get("why", ""))
     if not shell.options.scratch_dir:
         return own, ""
     below = Path(shell.options.scratch_dir) / f"tenure-{shell.identity.agent}"
@@ -84,7 +84,7 @@ async def choose(shell: Shell, attempt: r.Attempt, folder: Path) -> tuple[Path, 
         return own, f"{below} cannot be used: {error.strerror}"
     if found and attempt.spec is not None and attempt.spec.stage:
         return own, f"the file system of {shell.options.scratch_dir} {' and '.join(found)}"
-    return below / folder.name, ""
+    return below / f"{folder.name}.{secrets.token_hex(4)}", ""
 
 
 def _looked_at(below: Path) -> tuple[str, ...]:
@@ -100,11 +100,17 @@ def make(folder: Path, place: Path, *, keep: bool, why: str = "") -> None:
     """
     if keep or why or place != folder / "scratch":
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        body = {"v": 1, "path": str(place), "kept": keep, "why": why}
+        # Its own folder is not named: that may be set aside, and then another attempt's has its name.
+        body = {"v": 1, "path": "" if place == folder / "scratch" else str(place), "kept": keep, "why": why}
         write_atomic(folder / _RECORD, json.dumps(body).encode())
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not stat.S_ISDIR(place.lstat().st_mode):
         raise OSError(errno.EEXIST, "something else than a folder is there", str(place))
+
+
+def is_left_over(folder: Path) -> bool:
+    """Whether an attempt's folder is what is left of one that was over and discarded."""
+    return (folder / "supervisor.json").exists() and not (folder / "spec.json").exists()
 
 
 def begun(folder: Path) -> bool:
@@ -155,12 +161,9 @@ def is_remains(path: Path) -> bool:
 
 def remains(folder: Path) -> list[Path]:
     """What removals of an attempt's scratch left, or died under way with."""
-    beside = {folder, place_of(folder).parent}
-    return sorted(path for place in beside for path in place.glob(f"*{_GONE}*") if _of(path, folder))
-
-
-def _of(path: Path, folder: Path) -> bool:
-    return path.parent == folder or path.name.startswith(f"{folder.name}{_GONE}")
+    place = place_of(folder)
+    elsewhere = [] if place.parent == folder else list(place.parent.glob(f"{place.name}{_GONE}*"))
+    return sorted([*folder.glob(f"*{_GONE}*"), *elsewhere])
 
 
 def remove(path: Path) -> list[Left]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tenure.cli import session
@@ -41,13 +42,14 @@ def add(given: Given, body: dict[str, Any], connection: Transport) -> None:
 class Progress:
     """One line on a terminal that is written over again; nothing anywhere else."""
 
-    def __init__(self) -> None:
-        self._began = self._told = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._told = clock()
         self._shown = False
 
     def tell(self, doing: str, done: int, total: int) -> None:
         """Shows how far it is, if it takes long and there is a terminal."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._began < _QUIET_S or now - self._told < _EVERY_S or not os.isatty(2):
             return
         self._told, self._shown = now, True

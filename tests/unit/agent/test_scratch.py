@@ -236,3 +236,17 @@ def test_kept_ones_go_by_job_and_by_age_and_never_those_that_run(tmp_path: Path)
     assert [one["job"] for one in cleaner.clean(Wish(kept=True)).removed] == ["a"]
     assert {name for name in made if (made[name] / "scratch").exists()} == {"runs"}
     assert cleaner.kept() == []
+
+
+def test_what_was_set_aside_never_points_at_what_came_after(tmp_path: Path) -> None:
+    """Its number comes again where the ledger was restored: the old kept scratch and the new one stay apart."""
+    folder = attempt(tmp_path, "j1.1", keep=True)
+    folders.discard(folder)
+    folders.prepare(folder, {}, keep=True)
+    (folder / "scratch/new").write_text("of the one that runs")
+    live = on_record(("j1", "started"))
+    cleaner = Cleaner(tmp_path, lambda: live)
+    aside = tmp_path / "j1.1.before-1"
+    assert [one["path"] for one in cleaner.kept()] == [str(aside / "scratch")]
+    assert [one["path"] for one in cleaner.clean(Wish(kept=True)).removed] == [str(aside / "scratch")]
+    assert (folder / "scratch/new").read_text() == "of the one that runs"

@@ -16,18 +16,12 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("tenure.cli.staging.time.monotonic", clock)
-    return clock
-
-
 def test_it_shows_how_far_it_is_and_takes_the_line_away(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: fd == 2)
-    shown = staging.Progress()
+    clock = Clock()
+    shown = staging.Progress(clock)
     shown.tell("packing", 1_000_000, 0)
     assert capsys.readouterr().err == ""  # what is quick is not shown
     clock.now += 1.5
@@ -44,10 +38,11 @@ def test_it_shows_how_far_it_is_and_takes_the_line_away(
 
 
 def test_where_there_is_no_terminal_there_is_no_line(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: False)
-    shown = staging.Progress()
+    clock = Clock()
+    shown = staging.Progress(clock)
     clock.now += 60
     shown.tell("sending", 1, 2)
     shown.close()
