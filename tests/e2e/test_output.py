@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import RC, House, until
+from tests.e2e.conftest import RC, House, environment_of, until
 from tests.soak.stream import killer, pass_through
 from tests.unit.cli.terminal import on_a_terminal
 
@@ -79,6 +80,28 @@ def test_a_quota_is_announced_when_it_is_hit_and_the_job_goes_on(house: House, t
     account = json.loads(house.rc("attach", job, "-o", "json").stdout)["output"]
     assert (account["agree"], account["produced"]) == (False, {"stdout": 3000, "stderr": 9000})
     assert (account["stored"], account["held"], account["shown"]) == (4096, 4096, {"stdout": 3000, "stderr": 1096})
+
+
+def test_a_quota_is_announced_once_whatever_becomes_of_the_agent(own_house: House, tmp_path: Path) -> None:
+    house, go = own_house, tmp_path / "go"
+    script = f"head -c 9000 /dev/zero; while [ ! -e {go} ]; do sleep 0.05; done"
+    running = house.start("run", "-q", "-d", house.gpu(0), "--output-quota", "1k", "--", "sh", "-c", script)
+    job = until(lambda: house.json("ps")["jobs"], "it runs")[0]["id"]
+    until(lambda: house.json("describe", job)["notices"], "the quota is announced")
+    agent = house.pid_of(house.paths.agent_lock)
+    assert agent is not None
+    assert str(house.home).encode() in environment_of(agent)
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: house.pid_of(house.paths.agent_lock) not in (None, agent), "another agent came up")
+    log = house.paths.agent_log
+    until(lambda: f"{job}#1 goes on under its supervisor" in log.read_text(errors="replace"), "it took the job up")
+    go.touch()
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert err.count(b"is used up") == 1
+    assert [notice["kind"] for notice in house.json("describe", job)["notices"]] == ["output_quota"]
+    assert b"7976 were not stored (the output quota was used up)" in err
+    assert "1024 bytes, 7976 more were written and not stored" in house.rc("describe", job).stdout.decode()
 
 
 def test_a_quota_that_is_not_reached_says_nothing(house: House) -> None:

@@ -158,7 +158,7 @@ def _job(j: Mapping[str, Any]) -> None:
             ("started", f"{ago(j['started_at'])} ago, pid {j['pid']}" if j["started_at"] else None),
             ("ended", f"{ago(j['ended_at'])} ago" if j["ended_at"] else None),
             ("exit", j["exit_status"]),
-            ("output", None if j["output_bytes"] is None else f"{j['output_bytes']} bytes (rc logs {j['id']})"),
+            ("output", _output(j)),
             ("control", (outcome.get("stats") or {}).get("control")),
             ("evidence", j["evidence"]),
             ("use", streaming.use_words(j) if j["devices"] and (outcome or j["use"]) else None),
@@ -220,6 +220,18 @@ def _scratch(j: Mapping[str, Any]) -> list[tuple[str, object]]:
 
         rows.append(("staged", words(j["spec"]["stage"])))
     return rows
+
+
+def _output(j: Mapping[str, Any]) -> str | None:
+    if j["output_bytes"] is None:
+        return None
+    gaps = ((j["outcome"] or {}).get("stats") or {}).get("output_gaps") or ()
+    lost = sum(gap["bytes"] for gap in gaps)
+    return (
+        f"{j['output_bytes']} bytes"
+        + (f", {lost} more were written and not stored" if lost else "")
+        + f" (rc logs {j['id']})"
+    )
 
 
 def _warnings(j: Mapping[str, Any]) -> list[tuple[str, str]]:

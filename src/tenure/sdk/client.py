@@ -134,10 +134,15 @@ class Client:
         return Job.of(self._transport.call("POST", f"/v1/jobs/{quote(name)}/stop", {"reason": reason}))
 
     def follow(
-        self, name: str, *, offset: int = 0, revive: Callable[[], object] | None = None
+        self,
+        name: str,
+        *,
+        offset: int = 0,
+        since: float | None = None,
+        revive: Callable[[], object] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The job's events from a byte of its output on, until it is over; see ``Following``."""
-        return iter(Following(Transport(self._transport.path), job=name, offset=offset, revive=revive))
+        """The job's events from a byte of its output or a UTC time on, until it is over; see ``Following``."""
+        return iter(Following(Transport(self._transport.path), job=name, offset=offset, since=since, revive=revive))
 
     def wait(self, name: str) -> Job:
         """Waits until a job is over, through every break of the connection."""
@@ -147,10 +152,11 @@ class Client:
         assert following.record is not None
         return Job.of(following.record)
 
-    def output(self, name: str, *, offset: int = 0) -> bytes:
-        """The output that is here now, both streams interleaved as read, from ``offset`` on."""
+    def output(self, name: str, *, offset: int = 0, since: float | None = None) -> bytes:
+        """The output that is here now, both streams interleaved as read, from ``offset`` on, or from what was read at
+        ``since`` (UTC) on."""
         with Transport(self._transport.path) as stream:
-            target = f"/v1/jobs/{quote(name)}/output{query({'offset': offset})}"
+            target = f"/v1/jobs/{quote(name)}/output{query({'offset': offset, 'since': since})}"
             return b"".join(decode(event) for event in stream.lines("GET", target) if event.get("type") == "output")
 
 
