@@ -158,6 +158,20 @@ async def test_a_loss_travels_with_the_byte_after_it(tmp_path: Path, acked: int)
     assert indexed_bytes(tmp_path) == 14
 
 
+@pytest.mark.parametrize("acked", [0, 1500, 1501, 2999])
+async def test_a_loss_larger_than_the_output_hides_nothing_of_it(tmp_path: Path, acked: int) -> None:
+    write(tmp_path, *[(1 + n % 2, b"x") for n in range(1500)])
+    lose(tmp_path, 1, 1 << 31, DISK)  # in the middle, where a search for any place begins
+    write(tmp_path, *[(1 + n % 2, b"y") for n in range(1500)])
+    whole = b"x" * 1500 + b"y" * 1500
+    shipper, taker = Shipper(), Taker()
+    taker.data += whole[:acked]
+    shipper.add(KEY, tmp_path, acked)
+    await drain(shipper, taker)
+    assert bytes(taker.data) == whole
+    assert [one[0] for one in taker.lost] == ([1500] if acked <= 1500 else [])
+
+
 async def test_a_hit_quota_is_found_by_its_record_alone(tmp_path: Path) -> None:
     assert quota_hit(tmp_path) is None
     write(tmp_path, (1, b"full"))

@@ -222,17 +222,19 @@ def test_a_loss_stands_in_its_place_and_once(tmp_path: Path) -> None:
     lossy = dataclasses.replace(second, lost=(LOSS, (2, 1, "quota", 2.0)))
     for one in (first, lossy, lossy, first):
         assert output.append(one)
-    wanted: list[object] = [b"before", (6, 1, 500, "disk"), (6, 2, 1, "quota"), b"after"]
+    wanted: list[object] = [b"before", (6, 1, 500, "disk"), (6, 2, 1, "quota"), b"after", b"more"]
+    assert told(output.read(0, 100)) == wanted[:-1]
+    output.append(chunk(11, (1, b"more")))
     assert told(output.read(0, 100)) == wanted
     sync(output)
     assert told(output.read(0, 100)) == wanted
     assert told(output.read(0, 6)) == [b"before"], "it goes with what follows it"
     assert told(output.read(6, 100)) == wanted[1:]
-    assert told(output.read(7, 100)) == [b"fter"]
+    assert told(output.read(7, 100)) == [b"fter", b"more"]
     output.close()
     assert told(read_closed(*paths(tmp_path), 0, 100)) == wanted
     again = AttemptOutput(*paths(tmp_path))
-    assert again.size == 11
+    assert again.size == 15
     assert told(again.read(0, 100)) == wanted
     again.close()
 
