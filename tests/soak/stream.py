@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -133,7 +134,7 @@ def pass_through(
         stored=stored(house, job),
         shown=shown,
         status=status,
-        said=b"".join(said),
+        said=without_notices(b"".join(said)),
         writer_s=told["took_s"],
         whole_s=whole_s,
         writes=told["writes"],
@@ -150,6 +151,12 @@ def _until_over(running: subprocess.Popen[bytes], account: Path, over: threading
     while running.poll() is None and not account.exists():
         time.sleep(0.05)
     over.set()
+
+
+def without_notices(said: bytes) -> bytes:
+    """Standard error without what the job's host had to say of other things; each stands on a line of its own, or
+    after a line that the job left open."""
+    return re.sub(rb"rc: notice: [^\n]*\n", b"", said)
 
 
 def _read(pipe: IO[bytes], name: str, shown: Streams, said: list[bytes] | None) -> None:
