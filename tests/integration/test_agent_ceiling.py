@@ -118,7 +118,8 @@ async def test_the_ceiling_holds_while_the_agent_is_dead_and_the_next_one_tells_
     await controller.tell(
         python(job, f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(.02)\n{GLUTTON}")
     )
-    await controller.wait("started")
+    log = host.layout.attempt("j1", 1) / "host.log"
+    await until(lambda: log.exists() and log.stat().st_size > 500, what="its first samples")
     host.kill(signal.SIGKILL)
     go.touch()
     await until(lambda: (host.layout.attempt("j1", 1) / "exit.json").exists(), 60)
@@ -126,6 +127,7 @@ async def test_the_ceiling_holds_while_the_agent_is_dead_and_the_next_one_tells_
     host.start()
     body = await controller.wait("ended", timeout_s=30)
     assert body["outcome"]["cause"].startswith("memory ceiling: limit 128.0 MiB, peak 12")
+    assert body["outcome"]["stats"]["host"]["samples"] >= 2, "what the dead agent sampled"
     await until(lambda: groups(host) == [], what="the group is removed")
 
 

@@ -74,6 +74,7 @@ async def test_a_job_over_in_no_time_has_a_first_and_a_last_sample_and_leaves_no
         assert told["samples"] == 2
         assert told["until"] >= told["since"]
         assert "log" not in told
+        assert not (host.layout.attempt(f"s{number}", 1) / "host.log").exists()
         await controller.proved(job=f"s{number}")
     await until(lambda: not list(host.layout.attempts.iterdir()), what="the folders are gone")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.agent import memory_ceilings as ceilings
 from tenure.agent import records as r
+from tenure.agent.folders import keeps_host_log
 from tenure.domain import host_record
 from tenure.domain.reading import Value
 from tenure.durable import LogFailed
@@ -29,6 +30,8 @@ log = logging.getLogger("tenure.agent.telemetry")
 
 #: A walk over the scratch is repeated after this many times its own cost, and not before ``WALK_S``.
 WALK_SHARE, WALK_S = 200, 2.0
+#: Samples that are kept in memory where there is no log.
+EARLY_MOST = 12
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
@@ -53,6 +56,11 @@ class Watch:
         """The first sample, before there is a log: reads files of the kernel only."""
         self._early.append(self._sample(self._shell.host_sampler.look(self.folder), {}, {}))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether an earlier agent has begun its log."""
+        return (self.folder / "host.log").exists()
+
     def begin(self) -> None:
         """Opens the log, with what was sampled before. Waits for the disk."""
         from tenure.agent.host_log import HostLog
@@ -73,8 +81,10 @@ class Watch:
         """One sample, to the log."""
         from tenure.probes import proc
 
-        if self._closed or self._log is None or self._supervisor is None:
+        if self._closed or self._supervisor is None:
             return
+        if self._log is None and not self.trouble:
+            self.begin()  # only now: a job that is over in no time leaves no file, and waits for none
         values: dict[str, float] = {}
         missing: dict[str, str] = {}
         pid, start = self._supervisor
@@ -95,6 +105,7 @@ class Watch:
             try:
                 if self._log is None:
                     self._early.append(sample)
+                    del self._early[1:-EARLY_MOST]  # where no log can be opened: the first one and the last ones
                 else:
                     self._log.append(sample)
             except (OSError, TenureError) as error:
@@ -173,15 +184,19 @@ class Watch:
                 log.error("%s#%d: %s", *self._key, self.trouble)
 
     def let_go(self) -> None:
-        """Syncs and closes the log; any thread."""
-        self.sync()
+        """Syncs the log where it stays, and closes it; any thread."""
+        if keeps_host_log(self.folder):
+            self.sync()
         if self._log is not None:
             self._log.close()
 
     def summary(self) -> dict[str, Any]:
-        """What the outcome keeps. ``recent`` are the last samples, for what is to be said of the end."""
+        """What the outcome keeps; empty where the log knows more than was seen here. ``recent`` are the last samples,
+        for what is to be said of the end."""
         from tenure.agent.host_log import Account
 
+        if self._log is None and self.goes_on:
+            return {}
         with self._lock:
             account = self._log.account if self._log is not None else Account()
             for sample in self._early if self._log is None else ():

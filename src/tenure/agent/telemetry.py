@@ -108,7 +108,8 @@ class Telemetry:
         if watch is None:
             return
         try:
-            await asyncio.to_thread(watch.begin)
+            if watch.goes_on:
+                await asyncio.to_thread(watch.begin)
             self._shell.host_sampler.add(watch)
             await asyncio.Event().wait()
         finally:
