@@ -76,6 +76,10 @@ def test_what_works_here_works_from_end_to_end(kind: cgroups.Kind) -> None:
     parent = Path(found.parent)
     assert parent.name == "tenure"
     assert not (parent / f"probe-{os.getpid()}").exists()
+    stale = parent / f"probe-{1 << 22}"  # no pid is that high: of an agent that was killed in the middle
+    stale.mkdir(exist_ok=True)
+    assert cgroups.probe(kind=kind) == found
+    assert not stale.exists()
     nested = parent / f"nested-test-{os.getpid()}" / "below"
     nested.mkdir(parents=True)
     assert survivors.cgroup_pids(nested.parent) == []

@@ -12,6 +12,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,6 +70,10 @@ def _try(parent: Path, kind: Kind) -> str | None:
     child: subprocess.Popen[bytes] | None = None
     try:
         parent.mkdir(exist_ok=True)
+        for stale in parent.glob("probe-*"):  # of an agent that was killed while it tried
+            if not Path("/proc", stale.name.removeprefix("probe-")).exists():
+                with suppress(OSError):
+                    stale.rmdir()
         group.mkdir()
         if kind == "cgroup2" and not (group / "cgroup.kill").exists():
             return "no cgroup.kill (Linux before 5.14)"
