@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -155,6 +156,8 @@ def test_kill_ends_the_tree_and_says_by_whom(house: House) -> None:
     assert house.rc("wait", job_id, "-q").returncode == 128 + signal.SIGKILL
     told = house.json("describe", job_id)
     assert "no longer needed" in (told["stop"] or "") + told["words"]
+    control = told["outcome"]["stats"]["control"]
+    assert re.search(rf"^control +{control}$", house.rc("describe", job_id).stdout.decode(), re.MULTILINE)
     again = house.rc("kill", job_id)
     assert again.returncode == 65
     assert "over already" in again.stderr.decode()

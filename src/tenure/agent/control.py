@@ -33,6 +33,9 @@ if libc.unshare(1 << 29):
 init = os.fork()
 while init == 0:
     signal.pause()
+if not os.path.exists(f"/proc/{init}/task/{init}/children"):
+    os.kill(init, 9)
+    sys.exit("no /proc/PID/task/PID/children (a kernel without CONFIG_PROC_CHILDREN)")
 told, tell = os.pipe()
 child = os.fork()
 if child == 0:

@@ -114,9 +114,8 @@ class Tree:
 
     def strike(self) -> None:
         """SIGKILL to everybody in the cgroup at one stroke, forks in flight included."""
-        if self.kind == "cgroup2":
-            with suppress(OSError):
-                open(f"{self.cgroup}/cgroup.kill", "wb", 0).write(b"1")
+        with suppress(OSError):
+            open(f"{self.cgroup}/cgroup.kill", "wb", 0).write(b"1")
         for state in (b"FROZEN", b"FROZEN", b"THAWED") if self.kind == "freezer" else ():  # the frozen die when thawed
             for group, *_ in os.walk(self.cgroup):  # those that the job made too: it may have frozen them itself
                 with suppress(OSError):
@@ -131,7 +130,8 @@ class Tree:
         while not self.empty():
             found = self.tell(signal.SIGKILL)
             self.killed = self.killed or any(p.alive for p in found)
-            self.strike()
+            if self.cgroup:
+                self.strike()
             # A group dies in one stroke as well. Only those of children not yet reaped, which keep the number theirs.
             for group in {p.pgid for p in found if p.ppid == self.me} - {os.getpgrp()}:
                 with suppress(OSError):  # nobody left in it
@@ -155,11 +155,11 @@ class Tree:
             if left <= 0:
                 self.kill_everything()
                 break
-            if self.init and self.over and not self.members():
-                os.kill(self.init, signal.SIGKILL)  # and it ends once everybody has whom the look missed
-            got = signal.sigtimedwait(
-                GATED, min(left, 0.02) if self.init and self.over else left
-            )  # orphans end unheard
+            apart = self.init and self.over  # its init has whoever is left, or a parent of theirs; they end unheard
+            if alone := apart and not read_file(f"/proc/{self.init}/task/{self.init}/children"):
+                os.kill(self.init, signal.SIGKILL)
+            got = signal.sigtimedwait(GATED, min(left, 0.02) if apart else left)
+            self.stragglers = max(self.stragglers, int(apart and left < 0.4 and not (got or alone or self.stopped)))
             if got and got.si_signo != signal.SIGCHLD:
                 self.reap()  # an end that came before the stop is an end of its own
                 first, self.stopped = not (self.stopped or self.over), self.stopped or not self.over
