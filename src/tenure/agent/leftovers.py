@@ -37,6 +37,8 @@ log = logging.getLogger("tenure.agent.leftovers")
 _ASIDE = frozenset({"versions", "scratch"})
 #: How long to wait after a look that failed in a way nobody thought of.
 AFTER_FAILURE_S = 60.0
+#: Jobs that a start's account names.
+MOST_NAMED = 8
 
 
 class Leftovers:
@@ -240,8 +242,9 @@ class Leftovers:
             "count": len(found),
             "words": words.start_words(found, versions, pending),
             "first": [words.thing(each, versions) for each in first],
-            "from": sorted({job for each in found for job in each.by.jobs})[: words.MAX_TOLD],
-            "not_looked_after": pending[: words.MAX_TOLD],
+            "from": sorted({job for each in found for job in each.by.jobs})[:MOST_NAMED],
+            "not_looked_after": pending[:MOST_NAMED],
+            "not_looked_after_count": len(pending),
             "looked_at": worker.looked_at,
         }
 

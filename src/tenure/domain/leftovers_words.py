@@ -81,17 +81,21 @@ def left_words(worker: Worker, job: str, versions: Mapping[str, str]) -> str:
 
 
 def start_words(found: Sequence[Leftover], versions: Mapping[str, str], pending: Sequence[str]) -> str:
-    """What was there when a job started that no image had; ``pending`` are jobs after which nobody had looked yet."""
-    parts = []
-    if found:
-        makers: dict[str, list[Leftover]] = {}
-        for each in found:
-            makers.setdefault(each.by.words, []).append(each)
-        told = [f"{phrase(group, versions)} ({_from(words)})" for words, group in list(makers.items())[:NAMED]]
-        rest = len(makers) - NAMED
-        more = f"; and of {rest} more" if rest > 0 else ""
-        count = f"{len(found)} leftover{'s' if len(found) > 1 else ''}"
-        parts.append(f"{count} on this worker at its start, none of its image: {'; '.join(told)}{more}")
+    """What was there when a job started that no image had; empty where nothing was known to be.
+
+    ``pending`` are jobs after which nobody had looked yet. Of them alone nothing is said: where one job follows the
+    other that is so for each of them.
+    """
+    if not found:
+        return ""
+    makers: dict[str, list[Leftover]] = {}
+    for each in found:
+        makers.setdefault(each.by.words, []).append(each)
+    told = [f"{phrase(group, versions)} ({_from(words)})" for words, group in list(makers.items())[:NAMED]]
+    rest = len(makers) - NAMED
+    more = f"; and of {rest} more" if rest > 0 else ""
+    count = f"{len(found)} leftover{'s' if len(found) > 1 else ''}"
+    parts = [f"{count} on this worker at its start, none of its image: {'; '.join(told)}{more}"]
     if pending:
         named = ", ".join(pending[:NAMED]) + (f" and {len(pending) - NAMED} more" if len(pending) > NAMED else "")
         parts.append(f"what {named} left was not looked at yet")

@@ -234,4 +234,4 @@ def test_what_was_there_at_a_start_names_its_makers_and_what_nobody_looked_at() 
         "2 leftovers on this worker at its start, none of its image: x (/bin/x) (from A); removed: y (/bin/y)"
         " (outside any job); what C left was not looked at yet"
     )
-    assert words.start_words([], {}, []) == ""
+    assert words.start_words([], {}, ["C"]) == "", "where one job follows the other it would be said of each"
