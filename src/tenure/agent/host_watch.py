@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +77,9 @@ class Watch:
             self.trouble = f"samples of the host cannot be kept: {error}"
             log.error("%s#%d: %s", *self._key, self.trouble)
 
-    def sample(self, host: Flat, table: ProcTable) -> None:
-        """One sample, to the log."""
-        from tenure.probes import proc
+    def sample(self, host: Flat, scan: Callable[[], ProcTable]) -> None:
+        """One sample, to the log. ``scan`` gives all processes of the host, where the kernel tells no tree."""
+        from tenure.probes import descent, proc
 
         if self._closed or self._supervisor is None:
             return
@@ -88,9 +88,11 @@ class Watch:
         values: dict[str, float] = {}
         missing: dict[str, str] = {}
         pid, start = self._supervisor
-        tree = proc.tree(pid, table, start_ticks=start)
+        tree = descent.below(pid, start_ticks=start)
+        if tree is None:
+            tree = proc.tree(pid, scan(), start_ticks=start)
         if tree:
-            self._of_tree(tree, table.at, values)
+            self._of_tree(tree, time.monotonic(), values)
         else:
             missing |= dict.fromkeys(("tree_cpu_s", "tree_rss"), "sampling_gap")
         self._of_group(values, missing)
@@ -114,7 +116,8 @@ class Watch:
     def _of_tree(self, tree: Any, at: float, values: dict[str, float]) -> None:
         from tenure.probes import host_values, proc
 
-        seconds = proc.cpu_seconds(tree)
+        # It only grows; where less is seen, somebody was missed, and would look like a burst of work the next time.
+        seconds = max(proc.cpu_seconds(tree), self._cpu[0] if self._cpu is not None else 0.0)
         if self._cpu is not None and at > self._cpu[1]:
             values["tree_cores"] = round(max(0.0, seconds - self._cpu[0]) / (at - self._cpu[1]), 3)
         self._cpu = (seconds, at)

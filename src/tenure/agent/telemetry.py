@@ -8,6 +8,7 @@ disk holds up the agent. A job that is over in no time still has a first and a l
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -73,9 +74,9 @@ class HostSampler:
     def _round(self, watches: list[Watch]) -> None:
         from tenure.probes import proc
 
-        table = proc.snapshot()
+        scan = functools.cache(proc.snapshot)  # once for all jobs, and only where one needs it
         for watch in watches:
-            watch.sample(self.look(watch.folder), table)
+            watch.sample(self.look(watch.folder), scan)
 
     def look(self, folder: Path) -> Flat:
         """The host now, or as it was a moment ago. Reads files of the kernel and asks for the free room; any thread."""
