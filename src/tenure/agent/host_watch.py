@@ -49,6 +49,7 @@ class Watch:
         self._cpu: tuple[float, float] | None = None
         self._ceiling: dict[str, Any] | None = None
         self._kills = 0
+        self._scratch: Path | None = None
         self._walk_at = 0.0
         self._lock = threading.Lock()  # around what the end reads: a round may be under way in its thread
 
@@ -141,12 +142,21 @@ class Watch:
 
     def _of_scratch(self, values: dict[str, float], missing: dict[str, str]) -> None:
         """What the scratch takes, as often as it is cheap. A walk that never comes back is not repeated."""
-        from tenure.probes import disk
+        from tenure.agent import scratch
+        from tenure.probes import disk, host
 
         now = time.monotonic()
+        if self._scratch is None:
+            self._scratch = scratch.place_of(self.folder)
+        if self._scratch.parent != self.folder:  # elsewhere: its file system may be another than that of the attempts
+            room = host.disk_free(str(self._scratch))
+            if isinstance(room, Value):
+                values["scratch_free"] = room.value.free
+            else:
+                missing["scratch_free"] = str(room.reason)
         if now < self._walk_at:
             return
-        found = disk.usage(str(self.folder / "scratch"))
+        found = disk.usage(str(self._scratch))
         cost = time.monotonic() - now
         self._walk_at = now + max(WALK_S, WALK_SHARE * cost)
         if isinstance(found, Value):

@@ -105,7 +105,7 @@ def thinned(blocks: Sequence[Block], most: int) -> list[Block]:
 
 def summary(whole: Block, last: Sample) -> dict[str, Any]:
     """What the outcome keeps of it: extremes, the last sample, and what could not be read."""
-    low = {name: whole.lowest(name) for name in ("memory_available", "disk_free")}
+    low = {name: whole.lowest(name) for name in ("memory_available", "disk_free", "scratch_free")}
     return {
         "samples": whole.samples,
         "since": whole.since,

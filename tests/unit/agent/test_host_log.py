@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tenure.agent import host_log
+from tenure.agent.host_watch import Watch
 
 
 def sample(second: int, free: int = 500) -> dict[str, Any]:
@@ -43,3 +46,19 @@ def test_a_long_job_keeps_its_excursions_in_a_bounded_log(tmp_path: Path, monkey
 
 def test_there_is_no_log_and_that_is_said(tmp_path: Path) -> None:
     assert host_log.read(tmp_path / "host.log") is None
+
+
+def test_a_scratch_that_lies_elsewhere_is_measured_there(tmp_path: Path) -> None:
+    folder, place = tmp_path / "j1.1", tmp_path / "elsewhere"
+    folder.mkdir()
+    place.mkdir()
+    (place / "file").write_bytes(b"x" * (3 << 20))
+    (folder / "scratch.json").write_text(json.dumps({"v": 1, "path": str(place), "kept": False, "why": ""}))
+    handle = SimpleNamespace(pid=1, start_ticks=1)
+    watch = Watch(SimpleNamespace(), SimpleNamespace(key=("j1", 1), folder=folder, handle=handle))  # type: ignore[arg-type]
+    values: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    watch._of_scratch(values, missing)
+    assert 3 << 20 <= values["scratch_used"] < 4 << 20
+    assert values["scratch_free"] > 0
+    assert missing == {}
