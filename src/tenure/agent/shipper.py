@@ -22,10 +22,12 @@ from tenure.wire.frames import Lost, OutputChunk
 RUN = struct.Struct("<QIBxxxd")
 DISK, QUOTA = 16, 32
 _CAUSES = {DISK: "disk", QUOTA: "quota"}
-CHUNK_BYTES = 256 << 10
+#: Bytes of a chunk. Each is copied several times on its way into the controller's store, so this times the copies,
+#: times the chunks under way, is what a large output costs there at its worst moment.
+CHUNK_BYTES = 128 << 10
 CHUNK_RUNS = 1024
 #: Bytes sent and not acknowledged, at most, for one attempt.
-UNDER_WAY = 1 << 20
+UNDER_WAY = 512 << 10
 #: Without progress for this long what is under way is taken for lost and sent again.
 STALLED_S = 15.0
 

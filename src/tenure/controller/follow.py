@@ -31,7 +31,7 @@ log = Log("tenure.controller.follow")
 NDJSON = "application/x-ndjson"
 BEAT_S = 5.0
 #: Bytes of output read and sent at a time.
-PAGE = 256 * 1024
+PAGE = 128 * 1024
 #: How long an ended job's last output may take to arrive before the gap is told and the stream ends. Longer than the
 #: agent's keeper may wait before it starts one that died again and again.
 TAIL_S = 30.0

@@ -25,7 +25,7 @@ log = Log("tenure.controller.outputs")
 
 #: How long bytes may wait to be made durable together with later ones, and how many of them end that wait.
 SYNC_EVERY_S = 0.05
-SYNC_BYTES = 512 << 10
+SYNC_BYTES = 256 << 10
 #: Seconds between two tries at a disk that refused, and between two requests to send from the same offset again.
 RETRY_S = 1.0
 #: Attempts whose files are kept open; those used least recently give way.

@@ -203,11 +203,12 @@ async def _report(service: Controller, link: Link, frame: dict[str, Any], done: 
 
 def _take_output(service: Controller, link: Link, data: bytes) -> None:
     chunk = frames.OutputChunk.from_bytes(data)
-    if not _is_its_own(service, link, (chunk.job, chunk.attempt)):
+    job, attempt = chunk.job, chunk.attempt
+    if not _is_its_own(service, link, (job, attempt)):
         return
 
-    def acknowledge(offset: int) -> None:
-        body = {"type": "output_ack", "job": chunk.job, "attempt": chunk.attempt, "offset": offset}
+    def acknowledge(offset: int) -> None:  # is kept, so it must not keep the chunk
+        body = {"type": "output_ack", "job": job, "attempt": attempt, "offset": offset}
         link.send(frames.dumps(body))
 
     try:
