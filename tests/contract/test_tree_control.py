@@ -206,7 +206,9 @@ async def test_what_a_killed_supervisor_leaves_is_found_and_killed(
 ) -> None:
     """Whatever kind there was: by the mark, by the group, or because the namespace's init died with its supervisor."""
     escapes = ["a cleared environment", "frozen in a group below its own", "a PID namespace of its own"]
-    for number, name in enumerate((*escapes, "a fork storm", "stopped under a tracer")):
+    for number, name in enumerate(
+        (*escapes, "a fork storm", "stopped under a tracer", "forks between the list and the kill")
+    ):
         key = f"lost{number}"
         count, code = ESCAPES[name]
         run = await floor.start([*PYTHON, PRELUDE + code, "MARK", "on", str(await witness.listen(key))])

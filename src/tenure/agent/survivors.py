@@ -21,12 +21,13 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tenure.agent.adopt import Identity
 
+_EMPTY_LOOKS = 10  # one after the other, before nobody is said to be left
 _INIT, _PF_EXITING = b"tenure-init", 0x4  # of a job's PID namespace (see supervisor.py); of linux/sched.h
 Sign = Literal["mark", "cgroup", "leader", "session", "environment", "descent"]
 
@@ -125,15 +126,22 @@ async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: 
     not be read is in ``last.unreadable``. Blocks the loop for the length of a scan of /proc at a time.
     """
     deadline = time.monotonic() + timeout_s
+    group = Path(identity.cgroup) if identity and identity.cgroup else None
     killed: dict[int, Survivor] = {}
-    rounds, pause = 0, 0.002
+    rounds, empty, pause = 0, 0, 0.002
     while True:
         found = census(job, attempt, identity)
-        if not found.survivors or time.monotonic() >= deadline:
-            if identity and identity.cgroup and not found.survivors:
-                remove_cgroup(Path(identity.cgroup))
-            return Cleared(tuple(killed.values()), rounds, found)
-        rounds += 1
+        if not found.survivors:
+            empty += 1
+            # The kernel removes an empty group only. Without one a look can miss who hops from process to process.
+            if remove_cgroup(group) if group is not None else empty >= _EMPTY_LOOKS:
+                return Cleared(tuple(killed.values()), rounds, found)
+        if time.monotonic() >= deadline:
+            complete = found.complete and bool(found.survivors)
+            return Cleared(tuple(killed.values()), rounds, replace(found, complete=complete))
+        if not found.survivors and group is None:
+            continue
+        rounds, empty = rounds + 1, 0
         seen: set[tuple[int, int]] = set()
         for _ in range(50):  # until stopping finds nobody new: everyone is still, and the list is whole
             fresh = [s for s in found.survivors if (s.pid, s.start_ticks) not in seen]
@@ -143,16 +151,24 @@ async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: 
                 send(survivor, signal.SIGSTOP)
                 seen.add((survivor.pid, survivor.start_ticks))
             found = census(job, attempt, identity)
-        if identity and identity.cgroup:
-            _write(Path(identity.cgroup) / "cgroup.kill", "1")
         for survivor in found.survivors:
             send(survivor, signal.SIGKILL)
             killed.setdefault(survivor.pid, survivor)
-        if identity and identity.cgroup:
-            for group in _groups(Path(identity.cgroup)):
-                _write(group / "freezer.state", "THAWED")
+        if group is not None:
+            _strike(group)
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.25)
+
+
+def _strike(group: Path) -> None:
+    """SIGKILL to everybody in a cgroup at one stroke: through it, or while it is frozen and nobody in it can fork."""
+    _write(group / "cgroup.kill", "1")
+    for state in ("FROZEN", "FROZEN", "THAWED") if (group / "freezer.state").exists() else ():
+        for pid in filter(None, cgroup_pids(group) or ()):  # 0 stands for one that cannot be seen from here
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for folder in _groups(group):
+            _write(folder / "freezer.state", state)
 
 
 def cgroup_pids(group: Path) -> list[int] | None:
