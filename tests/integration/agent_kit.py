@@ -58,6 +58,11 @@ class FakeController:
     links: list[ServerConnection] = field(default_factory=list)
     left: list[dict[str, Any]] = field(default_factory=list)
     on_hello: Callable[[], list[Instruction]] = list
+    #: What the welcome says; ``floors``: a beginning of a UUID -> the floor of every device whose UUID begins so.
+    welcome: dict[str, Any] = field(
+        default_factory=lambda: {"type": "welcome", "wire": frames.WIRE, "controller": "tester"}
+    )
+    floors: dict[str, int] = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[FakeController]:
@@ -76,7 +81,7 @@ class FakeController:
         hello = frames.loads(await link.recv())
         assert hello["type"] == "hello"
         frames.check_wire(hello["wire"])
-        await link.send(frames.dumps({"type": "welcome", "wire": 1, "controller": "tester"}))
+        await link.send(frames.dumps({**self.welcome, "floors": self._floors(hello)}))
         for told in self.on_hello():
             await link.send(frames.instruction(told))
         self.registers.append(hello["register"])
@@ -89,6 +94,10 @@ class FakeController:
             pass
         finally:
             self.links.remove(link)
+
+    def _floors(self, hello: dict[str, Any]) -> dict[str, int]:
+        uuids = [device["uuid"] for device in hello["register"]["devices"]]
+        return {uuid: floor for start, floor in self.floors.items() for uuid in uuids if uuid.startswith(start)}
 
     async def _take(self, link: ServerConnection, message: str | bytes) -> None:
         if isinstance(message, bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -88,11 +89,24 @@ async def test_a_token_is_accepted_once(controller: FakeController) -> None:
     await controller.tell(Job(register, "cpu0", job="j2", token=2).shell("true"))
     refused = await controller.wait("refused", "j2")
     assert "token 2 is not above 3" in refused["reason"]
-    # The highest itself belongs to a grant that was accepted: whoever bears it again may have run before.
-    await controller.tell(Job(register, "cpu0", job="j4", token=3).shell("true"))
-    assert (await ended(controller, "j4"))["outcome"]["ending"] == "lost"
     await controller.tell(Job(register, "cpu0", job="j3", token=4).shell("true"))
     assert (await ended(controller, "j3"))["outcome"]["code"] == 0
+    # The highest itself belongs to a grant that was accepted: whoever bears it again may have run before.
+    await controller.tell(Job(register, "cpu0", job="j4", token=4).shell("true"))
+    assert (await ended(controller, "j4"))["outcome"]["ending"] == "lost"
+
+
+async def test_what_was_forgotten_in_an_earlier_boot_is_lost_and_its_device_proved(controller: FakeController) -> None:
+    """A host whose record a reboot emptied: the controller says in which boot it was granted."""
+    controller.floors = {"CPU": 7}
+    register = await controller.connected()
+    job = Job(register, "cpu0", token=7)
+    await controller.tell(dataclasses.replace(job.stop("over"), boot_id="an-earlier-boot"))
+    body = await ended(controller)
+    assert (body["outcome"]["ending"], body["outcome"]["cause"]) == ("lost", "host_rebooted")
+    assert "the host has booted since" in (await controller.proved())["detail"]
+    await controller.tell(Job(register, "cpu0", job="j2", token=8).shell("true"))
+    assert (await ended(controller, "j2"))["outcome"]["code"] == 0
 
 
 async def test_a_command_that_is_not_there_is_the_jobs_own_end(controller: FakeController) -> None:

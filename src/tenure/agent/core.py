@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from tenure.agent import records as r
 from tenure.domain.device import Condition
+from tenure.domain.ends import Identity, name_end
 from tenure.domain.instructions import Grant, StartJob, StopJob
 from tenure.domain.job import Ending, Outcome
 from tenure.domain.replacing import replaced
@@ -114,8 +115,12 @@ def _stop(state: AgentState, message: StopJob) -> Decision:
 
 def _declined(state: AgentState, message: StartJob | StopJob, reason: str, outcome: Outcome | None) -> Decision:
     """Records an attempt that does not run here, says so, and looks at its devices."""
-    event = r.AttemptDeclined(message.job, message.attempt, message.grants, reason, outcome)
-    return _decline(state, event)
+    boot = message.boot_id if isinstance(message, StopJob) and outcome is not None else ""
+    identity = (boot, "", "")
+    if outcome is not None and boot:  # what the host was at the grant tells more than the want of a record
+        cause = name_end(Identity(*identity), Identity(*state.identity), supervisor_alive=False)
+        outcome = replace(outcome, cause=cause)
+    return _decline(state, r.AttemptDeclined(message.job, message.attempt, message.grants, reason, outcome, identity))
 
 
 def _decline(state: AgentState, event: r.AttemptDeclined) -> Decision:
@@ -128,7 +133,8 @@ def _declined_attempt(state: AgentState, event: r.AttemptDeclined) -> r.Attempt:
     key = (event.job, event.attempt)
     attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
     unproved = frozenset(grant.device for grant in event.grants)
-    return replaced(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
+    attempt = replaced(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
+    return replaced(attempt, identity=event.identity) if event.identity[0] else attempt
 
 
 def _final_report(state: AgentState, attempt: r.Attempt) -> r.ReportQueued:
@@ -439,7 +445,7 @@ def snapshot(state: AgentState) -> list[r.AgentEvent]:
             events += [r.StopAccepted(a.job, a.attempt, a.stop)] if a.stop is not None else []
             events.append(r.AttemptEnded(a.job, a.attempt, a.outcome, a.output_bytes, a.use))
         elif a.phase == "ended":
-            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or "", a.outcome))
+            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or "", a.outcome, a.identity))
         elif a.stop is not None:
             events.append(r.StopAccepted(a.job, a.attempt, a.stop))
         events += [r.DevicesLooked(a.job, a.attempt, a.looks)] if a.looks else []

@@ -82,7 +82,8 @@ class AttemptAccepted:
 class AttemptDeclined:
     """An attempt that will not run here: a start refused, or a stop that came first.
 
-    ``outcome`` is set where it may have run once and nothing of that is known any more.
+    ``outcome`` is set where it may have run once and nothing of that is known any more; ``identity`` is then what the
+    controller knew of the host when it was granted.
     """
 
     job: str
@@ -90,6 +91,7 @@ class AttemptDeclined:
     grants: tuple[Grant, ...]
     reason: str
     outcome: Outcome | None = None
+    identity: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,17 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """End this attempt if it runs, never start it afterwards, and prove its devices empty of it."""
+    """End this attempt if it runs, never start it afterwards, and prove its devices empty of it.
+
+    ``boot_id`` is the boot its host was in when it was granted, as far as that is known: a host that has no record of
+    the attempt, and has booted since, knows by it that nothing of the attempt can be alive.
+    """
 
     job: str
     attempt: int
     grants: tuple[Grant, ...]
     reason: str
+    boot_id: str = ""
 
 
 Instruction: TypeAlias = StartJob | StopJob
@@ -94,7 +99,8 @@ def _rather_stopped(state: FleetState, told: Instruction) -> Instruction:
     starts once, and nobody can say that this one did not."""
     if isinstance(told, StopJob) or all(_same_boot(state, grant.lease) for grant in told.grants):
         return told
-    return StopJob(told.job, told.attempt, told.grants, "its host has rebooted and kept no record of it")
+    boot = state.leases[told.grants[0].lease].boot_id
+    return StopJob(told.job, told.attempt, told.grants, "its host has rebooted and kept no record of it", boot)
 
 
 def _same_boot(state: FleetState, lease: str) -> bool:
@@ -139,4 +145,4 @@ def _instruction(state: FleetState, job_id: str, attempt: int) -> tuple[str, Ins
         return leases[0].agent, StartJob(job_id, attempt, job.owner, grants, job.spec)
     over = "the attempt is over; its devices are not proved empty yet"
     reason = job.stop or over if job.attempt == attempt and job.state is JobState.STOPPING else over
-    return leases[0].agent, StopJob(job_id, attempt, grants, reason)
+    return leases[0].agent, StopJob(job_id, attempt, grants, reason, leases[0].boot_id)

@@ -281,3 +281,15 @@ def test_an_attempt_that_overran_is_ended_once_and_its_first_reason_stands() -> 
     assert host.state.attempts[("j1", 1)].stop == "max runtime"
     host.tell(r.Ended("j1", 1, DONE, 0))
     assert host.tell(r.Overran("j1", 1, "late")) == []
+
+
+@pytest.mark.parametrize(("then", "cause"), [("boot", "lost_cause_not_established"), ("older", "host_rebooted")])
+def test_what_a_host_forgot_is_gone_for_sure_only_if_it_has_booted_since(then: str, cause: str) -> None:
+    host = Host()
+    host.tell(r.FloorsGiven({"GPU-g0": 1}), StopJob("j1", 1, grants(1), "over", then))
+    assert host.last().body["outcome"]["cause"] == cause
+    assert host.state.attempts[("j1", 1)].identity[0] == then
+    again = AgentState(host.state.identity)
+    for event in snapshot(host.state):
+        evolve(again, event)
+    assert again.attempts == host.state.attempts
