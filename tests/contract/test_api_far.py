@@ -217,6 +217,27 @@ async def test_revoking_cuts_the_link_at_once_and_leaves_the_job(world: ServedWo
         assert (await world.shows("far:gpu0", "busy"))["job"] == job["id"]
 
 
+async def test_an_agent_fetches_the_trees_of_its_own_jobs_alone(world: ServedWorld) -> None:
+    reach, other = await world.token(), await world.token("other")
+    tree = "ab" * 32
+    world.service.stages.path(tree).write_bytes(b"tree")
+    target = f"/v1/stages/{tree}/stream"
+
+    def fetched(way: Reach) -> bytes:
+        with way.request("GET", target) as answer:
+            return answer.read()
+
+    async with far_agent(reach) as agent, far_agent(other, far_registration("a-other", "other")):
+        assert await code_of(reach, target) == "not_permitted"
+        job = await world.submit(device="far:gpu0", stage={"hash": tree, "bytes": 4})
+        start = await agent.start_of(job["id"])
+        assert await asyncio.to_thread(fetched, reach) == b"tree"
+        assert await code_of(other, target) == "not_permitted"
+        assert await code_of(reach, f"/v1/stages/{tree}") == "not_permitted"
+        await agent.ended(start)
+        assert await code_of(reach, target) == "not_permitted", "the job is over"
+
+
 # -- tokens at rest ----------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,14 @@ class Served(Home):
         self.at = at
         self.process: subprocess.Popen[bytes] | None = None
 
+    def own_agent(self) -> subprocess.Popen[bytes]:
+        """An agent of this host, beside the controller: no token, the local socket."""
+        claims = self.paths.home / "claims"
+        claims.mkdir(exist_ok=True)
+        settings = {"agent": {"claims_dir": str(claims), "host": "here"}}
+        (self.paths.root / "embedded.json").write_text(json.dumps(settings))
+        return self.start(self.paths.agent_log, "agent")
+
     def up(self, *words: str) -> None:
         """Starts it and waits until it answers; from then on it keeps its port."""
         self.process = self.start(self.paths.controller_log, "serve", "--listen", self.at, *words)
@@ -161,10 +169,11 @@ class Fleet:
         self.hosts.append(found)
         return found
 
-    def joined(self, name: str, *prefix: str) -> Far:
-        """A host that has come in."""
+    def joined(self, name: str, *prefix: str, addresses: tuple[str, ...] = ()) -> Far:
+        """A host that has come in; ``addresses`` are what its token file says."""
         found = self.host(name, *prefix)
-        found.agent("--join", str(self.served.token(name, self.folder)))
+        words = [word for each in addresses for word in ("--address", each)]
+        found.agent("--join", str(self.served.token(name, self.folder, *words)))
         self.served.shows(f"{name}:gpu0", "ready")
         return found
 

@@ -55,6 +55,11 @@ WRONG = {
     "junk for a certificate": (["--cert", "{p}/junk", "--key", "{p}/a.key"], 78, "no certificate in PEM form"),
     "junk for an authority": (["--cert", "{p}/a.crt", "--key", "{p}/a.key", "--ca", "{p}/junk"], 78, "no certificate"),
     "a key that is not there": (["--cert", "{p}/a.crt", "--key", "{p}/none"], 78, "cannot be read: No such file"),
+    "a name that it is not for": (
+        ["--cert", "{p}/a.crt", "--key", "{p}/a.key", "--ca", "{p}/a.crt", "--address", "gate.example"],
+        78,
+        "agents would dial gate.example",
+    ),
     "a port that is taken": (["--listen", "127.0.0.1:{taken}"], 65, "is taken"),
     "an address of others": (["--listen", "192.0.2.7:7420"], 64, "no address of this host"),
     "a name of nobody": (["--listen", "nobody.invalid:7420"], 64, "no name or address"),

@@ -95,6 +95,47 @@ def test_jobs_run_on_two_other_hosts(fleet: Fleet) -> None:
     assert "rc serve" in lost.stderr, "nobody starts a controller beside the one that is served"
 
 
+def test_a_job_elsewhere_gets_its_tree_and_none_of_the_callers_variables(fleet: Fleet) -> None:
+    served = fleet.served
+    served.up()
+    own = served.own_agent()
+    try:
+        served.shows("here:cpu0", "ready")
+        # The first address is a dead one: the agent goes on to the next, at the join and afterwards.
+        host = fleet.joined("box1", addresses=("127.0.0.1:1", served.at))
+        served.env["VIRTUAL_ENV"] = "/callers/own"
+        script = "echo ${VIRTUAL_ENV-none} ${MINE-none}"
+        named = ("--env", "MINE=1", "--env", "VIRTUAL_ENV")
+        for more, expected in (((), ["none", "none"]), (named, ["/callers/own", "1"])):
+            there = served.rc("run", "-q", "-d", "box1:gpu0", *more, "--", "sh", "-c", script)
+            assert there.stdout.split() == expected, there
+        here = served.rc("run", "-q", "-d", "here:cpu0", "--", "sh", "-c", script)
+        assert here.stdout.split() == ["/callers/own", "none"], here
+        tree = fleet.folder / "tree"
+        tree.mkdir()
+        (tree / "run.sh").write_text("#!/bin/sh\necho staged\n")
+        (tree / "run.sh").chmod(0o755)
+        staged = served.rc("run", "-q", "-d", "box1:gpu0", "--stage", str(tree), "--", "./run.sh", timeout=90)
+        assert (staged.returncode, staged.stdout) == (0, "staged\n"), staged
+        assert host.process is not None
+        # The same file once more, with nobody there to ask: it is known, and the agent goes to its jobs.
+        served.kill(signal.SIGTERM)
+        host.kill(signal.SIGTERM)
+        [file] = fleet.folder.glob("box1-*.token")
+        host.agent("--join", str(file))
+        until(lambda: host.log.count("is not reached") > 0, "it dials on")
+        assert host.process.poll() is None
+        lost = host.rc("status")
+        assert (lost.returncode, "controller elsewhere" in lost.stderr) == (69, True), lost
+        gone = served.rc("status")
+        assert (gone.returncode, "rc serve" in gone.stderr) == (69, True), gone
+    finally:
+        own.terminate()
+        own.wait(30)
+    nobody = fleet.host("box2").rc("agent")
+    assert (nobody.returncode, "rc agent --join" in nobody.stderr) == (78, True), nobody
+
+
 def test_an_agent_that_dies_comes_back_to_the_same_job_without_a_gap(fleet: Fleet) -> None:
     fleet.served.up()
     host = fleet.joined("box1")

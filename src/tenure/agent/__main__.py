@@ -78,6 +78,8 @@ def _run(paths: Layout, alone: bool, join: Path | None) -> int:
     settings = options.load(paths)
     remove_temporaries(paths.agent)
     reach = joined.join(paths, join) if join is not None else joined.load(paths)
+    if alone and reach.local:
+        _require_controller(paths)
     if alone or not reach.local:
         settings = replace(settings, restart_controller=False)
     # A token's host is the name that its controller knows this one by.
@@ -110,6 +112,17 @@ def _run(paths: Layout, alone: bool, join: Path | None) -> int:
     else:
         uvloop.run(serve())
     return 0
+
+
+def _require_controller(paths: Layout) -> None:
+    """An agent that was started by hand and has nobody to serve would dial for nothing, without a word."""
+    if not (paths.served.exists() or paths.ctl_sock.exists()):
+        raise TenureError(
+            "not_configured",
+            f"{paths.home} has joined no controller, and has none of its own",
+            do="join one: rc agent --join FILE, of a file made there by: rc admin token create --agent HOST --out FILE",
+            facts={"path": str(paths.joined)},
+        )
 
 
 def _refuse(error: TenureError) -> int:

@@ -73,10 +73,13 @@ def load(layout: Layout) -> Reach:
 def join(layout: Layout, file: Path) -> Reach:
     """Tries a token file, then keeps it. The caller holds the agent's lock.
 
-    Raises what the controller answers, ``controller_unreachable`` where it does not, and ``conflict`` where this home
-    is another host's, or has work of another controller on its hands.
+    What was joined before is joined still, without a question. Raises what the controller answers,
+    ``controller_unreachable`` where it does not, and ``conflict`` where this home is another host's, or has work of
+    another controller on its hands.
     """
     reach = read(file)
+    if layout.joined.exists() and read(layout.joined) == reach:
+        return reach  # as it was: the agent goes to its jobs, whether the controller answers now or later
     _require_same_host(layout, reach)
     if not layout.joined.exists() or read(layout.joined).controller != reach.controller:
         _require_idle(layout, reach)

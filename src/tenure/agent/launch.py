@@ -34,7 +34,7 @@ def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
         kind = device.found.kind if device is not None else ""
         named.append((grant.device, grant.uuid, kind, grant.lease, grant.token))
     env = environment.job_environment(
-        spec.env,
+        _given(shell, spec),
         job=attempt.job,
         attempt=attempt.attempt,
         devices=named,
@@ -65,3 +65,10 @@ def spec_of(shell: Shell, attempt: r.Attempt, scratch: Path) -> dict[str, Any]:
 
 def _begin_in(spec: JobSpec, scratch: Path) -> Path:
     return scratch / TREE / str(spec.stage.get("cwd", "")) if spec.stage else scratch
+
+
+def _given(shell: Shell, spec: JobSpec) -> dict[str, str]:
+    """The variables that came with a job, without those that mean something on its caller's machine alone where that is
+    another one. Here the local socket says that it is this one."""
+    apart = frozenset() if shell.reach.local else frozenset(spec.passed)
+    return {name: value for name, value in spec.env.items() if name not in apart}

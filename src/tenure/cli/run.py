@@ -124,14 +124,14 @@ def _request(given: Given) -> dict[str, Any]:
             "invalid_request", "a word of the command is not text in UTF-8", do="pass such a name in a file"
         )
     chosen = settings.load({"window": given.value("window")})
-    env = caller.variables(os.environ)
-    for name, value in map(_variable, given.many("env")):
-        env[name] = value
+    passed = caller.variables(os.environ)
+    named = dict(map(_variable, given.many("env")))
     cwd = given.text("cwd")
     return {
         "argv": argv,
         "cwd": os.path.abspath(cwd) if cwd else None,  # noqa: PTH100 - pathlib is slow to import
-        "env": env,
+        "env": {**passed, **named},
+        "passed": [name for name in passed if name not in named],
         "device": given.text("device") or None,
         "select": given.text("select"),
         "count": given.value("count", 1),

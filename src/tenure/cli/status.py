@@ -26,6 +26,9 @@ def main(given: Given) -> int:
         f"up {ago(status['started_at'])}"
     )
     say(f"state       {clean(status['state_folder'])}")
+    if status.get("listen"):
+        say(f"listening   {clean(', '.join(status['listen']))} (TLS)")
+        say(f"            certificate SHA-256 {clean(status['certificate'])}")
     for agent in status["agents"]:
         contact = "in contact" if agent["contact"] else f"no contact for {ago(agent.get('lost_at'), status.get('at'))}"
         say(f"agent       {clean(agent['host'])} ({clean(agent['id'])}), {contact}")

@@ -106,11 +106,22 @@ def _run(paths: Layout, embedded: bool, serving: Serving | None) -> int:
     from tenure.ledger import Ledger
 
     configure()
+    if serving is not None:
+        _allow_files()
     served = _listen(paths, serving) if serving is not None else None
     ledger = Ledger.open(paths.ledger_db)
     # It comes up while the rest of this is loaded, and dials until it is answered.
     agent = _start_agent(paths) if embedded else None
     return _serve(paths, ledger, embedded, agent, served)
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets this user have: each agent is one, and so is each stranger who dials."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # it then stays as it was
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard) if soft != hard else (soft, hard))
 
 
 def _listen(paths: Layout, serving: Serving) -> Served:
@@ -123,7 +134,9 @@ def _listen(paths: Layout, serving: Serving) -> Served:
     at = tuple(listening.shown(each) for each in sockets)
     told = listening.dialled(at, serving.addresses)
     names = [*(listening.split(each)[0] for each in (*told, *serving.listen)), *listening.own_names()]
-    shown = certificate.load(paths.certificate, cert=serving.cert, key=serving.key, ca=serving.ca, names=names)
+    hosts = [listening.split(each)[0] for each in told]
+    given = {"cert": serving.cert, "key": serving.key, "ca": serving.ca}
+    shown = certificate.load(paths.certificate, **given, names=names, dialled=hosts)
     return listening.Served(listening.identity(paths.served), at, told, shown, sockets)
 
 

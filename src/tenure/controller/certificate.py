@@ -32,9 +32,19 @@ class Certificate:
     generated: bool
 
 
-def load(own: Path, *, cert: Path | None, key: Path | None, ca: Path | None, names: Sequence[str]) -> Certificate:
+def load(
+    own: Path,
+    *,
+    cert: Path | None,
+    key: Path | None,
+    ca: Path | None,
+    names: Sequence[str],
+    dialled: Sequence[str] = (),
+) -> Certificate:
     """The certificate to serve with. Without ``cert`` the controller's own in ``own``, made for ``names`` where there
-    is none yet. Raises ``not_configured`` or ``invalid_configuration``, naming the file."""
+    is none yet. With ``ca`` it has to be valid now, and for every host in ``dialled``: agents check that then. Raises
+    ``not_configured`` or ``invalid_configuration``, naming the file.
+    """
     if (cert is None) != (key is None):
         given, other = ("--cert", "--key") if key is None else ("--key", "--cert")
         raise TenureError("usage", f"{given} was given without {other}", do="give both, or neither for one of its own")
@@ -45,11 +55,13 @@ def load(own: Path, *, cert: Path | None, key: Path | None, ca: Path | None, nam
         write_atomic(own, _generate(names))
         made = True
     chain = cert or own
-    pin = hashlib.sha256(_first(_read(chain), chain)).hexdigest()
+    first = _first(_read(chain), chain)
+    pin = hashlib.sha256(first).hexdigest()
     context = _context(chain, key or chain)
     authority = _read(ca) if ca is not None else ""
     if ca is not None:
         _check_authority(authority, ca)
+        _check_cover(first, chain, dialled)
     return Certificate(context, pin, authority, chain, made)
 
 
@@ -121,6 +133,41 @@ def _check_authority(text: str, path: Path) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except ssl.SSLError as error:
         raise _no_pem(path) from error
+
+
+def _check_cover(der: bytes, path: Path, dialled: Sequence[str]) -> None:
+    """What every agent would find out is found out here first."""
+    import ipaddress
+    from datetime import UTC, datetime
+
+    from cryptography import x509
+
+    found = x509.load_der_x509_certificate(der)
+    if not found.not_valid_before_utc <= datetime.now(UTC) < found.not_valid_after_utc:
+        raise TenureError(
+            "invalid_configuration",
+            f"{path} is valid from {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d} alone",
+            do="have it renewed; see: openssl x509 -noout -dates",
+            facts={"path": str(path)},
+        )
+    try:
+        others = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        covered = [name.lower() for name in others.get_values_for_type(x509.DNSName)]
+        covered += [str(address) for address in others.get_values_for_type(x509.IPAddress)]
+    except x509.ExtensionNotFound:
+        covered = []
+    for host in dialled:
+        try:
+            wanted = {str(ipaddress.ip_address(host))}
+        except ValueError:
+            wanted = {host.lower(), f"*.{host.lower().partition('.')[2]}"}
+        if not wanted & set(covered):
+            raise TenureError(
+                "invalid_configuration",
+                f"{path} is for {', '.join(covered) or 'no name'}, and agents would dial {host}",
+                do="say what they are to dial by one of its names: --address NAME:PORT",
+                facts={"path": str(path), "names": covered, "host": host},
+            )
 
 
 def _no_pem(path: Path) -> TenureError:

@@ -262,6 +262,7 @@ class SpecView(View):
     keep: bool
     stage: dict[str, Any]
     output_quota_bytes: int | None
+    passed: list[str]
 
 
 class JobView(View):

@@ -110,6 +110,8 @@ class JobSpec:
     ``needs`` are the canonical texts of what must be there before the command may start; ``keep`` keeps the scratch
     after the end; ``stage`` describes the tree to be unpacked into it (hash, size, commit, dirty), empty for none.
     ``output_quota_bytes`` bounds how much of its output is stored, where that is less than its host allows.
+    ``passed`` names those variables of ``env`` that are the caller's own, passed on because it is on the same machine:
+    on another host they would mean something else, or nothing.
     """
 
     argv: tuple[str, ...]
@@ -131,6 +133,7 @@ class JobSpec:
     keep: bool = False
     stage: Mapping[str, Any] = field(default_factory=dict)
     output_quota_bytes: int | None = None
+    passed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)  # no slots: see replacing

@@ -21,6 +21,7 @@ def asked(spec: JobSpec) -> dict[str, int]:
         "--need": spec.needs,
         "--stage": spec.stage,
         "--keep": spec.keep,
+        "--output-quota": spec.output_quota_bytes,
     }
     return {name: 2 for name, value in found.items() if value}
 

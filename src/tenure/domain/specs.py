@@ -16,13 +16,15 @@ def spec_to(spec: JobSpec) -> dict[str, Any]:
     """A job's specification as plain values."""
     body = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     mappings = {"env": dict(spec.env), "window": dict(spec.window), "stage": dict(spec.stage)}
-    return {**body, "argv": list(spec.argv), "needs": list(spec.needs), **mappings}
+    lists = {"argv": list(spec.argv), "needs": list(spec.needs), "passed": list(spec.passed)}
+    return {**body, **lists, **mappings}
 
 
 def spec_from(body: Mapping[str, Any]) -> JobSpec:
     """The specification that ``spec_to`` wrote; fields of a newer version are ignored."""
     known = {name: body[name] for name in _SPEC_FIELDS if name in body}
-    return JobSpec(**{**known, "argv": tuple(body["argv"]), "needs": tuple(body.get("needs", ()))})
+    tuples = {name: tuple(body.get(name, ())) for name in ("argv", "needs", "passed")}
+    return JobSpec(**{**known, **tuples})
 
 
 def outcome_to(outcome: Outcome) -> dict[str, Any]:

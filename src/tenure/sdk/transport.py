@@ -243,10 +243,16 @@ def _broken(error: OSError) -> Unanswered:
 
 def unreachable(path: str, why: str) -> TenureError:
     """The error that says that nobody answers, and why as far as it is known."""
+    root = path.rpartition("/run/")[0]
+    do = "start one with: rc up"
+    if os.path.exists(f"{root}/controller/served.json"):  # noqa: PTH110 - pathlib is slow to import
+        do = "start it as it was, for several hosts: rc serve (with its --listen)"
+    elif os.path.exists(f"{root}/agent/joined.json"):  # noqa: PTH110 - see above
+        do = "this home's agent serves a controller elsewhere (rc agent --join): ask there"
     return TenureError(
         "controller_unreachable",
         f"no controller answers at {path}: {why}",
-        do="start one with: rc up",
+        do=do,
         facts={"path": path},
     )
 

@@ -83,6 +83,7 @@ class SubmitBody(BaseModel):
     keep: bool = False
     stage: dict[str, Any] = Field(default_factory=dict)
     output_quota_bytes: int | None = Field(None, ge=1, le=1 << 62)
+    passed: list[str] = Field(default_factory=list, max_length=10_000)
     key: str | None = Field(None, min_length=1, max_length=200)
     wait: bool = True
 
@@ -150,6 +151,7 @@ class SubmitBody(BaseModel):
             keep=self.keep,
             stage=self.stage,
             output_quota_bytes=self.output_quota_bytes,
+            passed=tuple(sorted(set(self.passed) & set(self.env))),
         )
 
 
