@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tenure.cli.text import say
 from tenure.errors import TenureError
-from tenure.paths import tenure_home
+from tenure.paths import layout, tenure_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def install(given: Given, command: str, words: Sequence[str]) -> int:
         sys.stdout.write(dumps({"path": str(path), "unit": text}) + "\n")
         return 0
     say(f"wrote {path}; nothing was started")
+    if command == "agent" and not (layout().joined.exists() or layout().served.exists()):
+        say("first: this home has joined no controller yet: rc agent --join FILE, once, by hand")
     say(f"next:  {ctl} daemon-reload && {ctl} enable --now {path.name}")
     say(f"then:  {ctl} status {path.name}; {'journalctl' if system else 'journalctl --user'} -u {path.name} -f")
     if not system:

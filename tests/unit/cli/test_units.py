@@ -98,10 +98,12 @@ def test_installing_writes_one_file_and_starts_nothing(
 def test_the_system_folder_is_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TENURE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(units, "SYSTEM_FOLDER", tmp_path / "etc")
     assert main(["agent", "--install-unit", "--system"]) == 0
     told = capsys.readouterr().out
     assert "systemctl enable" in told
+    assert "has joined no controller yet" in told
     assert "--user" not in told
     assert (tmp_path / "etc/tenure-agent.service").exists()
     monkeypatch.setattr(Path, "mkdir", _refuse)
