@@ -100,7 +100,7 @@ async def test_a_refused_link_is_told_why_before_there_is_one(world: ServedWorld
 
 
 async def test_an_expired_token_is_refused_and_ends_the_link_it_came_with(world: ServedWorld) -> None:
-    reach = await world.token(expires_s=1.5)
+    reach = await world.token(expires_s=4)
     async with far_agent(reach) as agent:
         told = await agent.hears("refused", seconds=10)
         assert "has expired" in told["error"]["message"]
@@ -203,13 +203,12 @@ async def test_revoking_cuts_the_link_at_once_and_leaves_the_job(world: ServedWo
     async with far_agent(reach) as agent:
         job = await world.submit(device="far:gpu0")
         await agent.started(await agent.start_of(job["id"]))
-        began = time.monotonic()
         done = schema.RevokedToken.model_validate(await world.post(f"/v1/tokens/{reach.token}/revoke", {}))
         assert (done.links_ended, done.token.state) == (1, "revoked")
+        assert all(link.closed for link in world.service.links.links.values()), "it was cut before the answer came"
         told = await agent.hears("refused")
         assert "was revoked" in told["error"]["message"]
         await until(lambda: agent.closed)
-        assert time.monotonic() - began < 1.0
     found = await world.shows("far:gpu0", "unknown")
     assert found["job"] == job["id"]
     assert (await world.job(job["id"]))["state"] == "running"
