@@ -34,6 +34,7 @@ async def ended_job(world: World, agent: Any, data: bytes = b"output", told: int
     start = await agent.start_of(job["id"])
     await agent.started(start)
     await agent.output(start, 0, data)
+    await agent.output_acked(len(data))  # on the disk: what is still on its way there is not let go of
     await agent.ended(start, len(data) if told is None else told)
     return str(job["id"])
 
@@ -69,6 +70,7 @@ async def test_an_open_job_loses_nothing_however_old(world: World) -> None:
         start = await agent.start_of(job["id"])
         await agent.started(start)
         await agent.output(start, 0, b"so far")
+        await agent.output_acked(6)
         gone = await one_round(world.service, lambda: time.time() + 999 * DAY)
         assert gone == {"staged": 0, "output": 0, "history": 0}
         assert world.service.layout.output_bin(job["id"], 1).exists()

@@ -119,7 +119,7 @@ MUTANTS = {
     ),
     "reports left for later": (
         "agent/journal.py",
-        "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten)",
+        "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten, r.JobsUnlooked)",
         "_MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptAccepted, r.AttemptEnded, r.ReportQueued)",
     ),
 }

@@ -202,6 +202,14 @@ class OutputStore:
         for key, held in [(key, held) for key, held in self._held.items() if key[0] == job]:
             self._forget(key, held)
 
+    def closed(self, job: str, attempt: int) -> bool:
+        """Closes an attempt's files before they are removed; False while something of them is on its way to the disk.
+        A file that is removed while it is open is still read, and would be shown as if it were kept."""
+        held = self._held.get((job, attempt))
+        if held is not None:
+            self._forget((job, attempt), held)
+        return (job, attempt) not in self._held
+
     async def close(self) -> None:
         """Makes everything durable and closes every file. What cannot be is not acknowledged, and said in the log."""
         self._closing = True

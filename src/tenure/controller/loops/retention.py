@@ -46,7 +46,9 @@ async def one_round(service: Controller, clock: Callable[[], float] = time.time,
     outputs = 0
     if kept.output_s is not None:
         opened = {job.id for job in open_jobs}
-        outputs = await asyncio.to_thread(_outputs, service, opened, clock() - kept.output_s, most)
+        due = await asyncio.to_thread(_outputs, service, opened, clock() - kept.output_s, most)
+        shut = [path for path, job, attempt in due if service.outputs.closed(job, attempt)]
+        outputs = await asyncio.to_thread(_removed, shut)
     jobs: list[str] = []
     if kept.history_s is not None:
         jobs = await service.writer.forget(clock() - kept.history_s, most)
@@ -57,19 +59,24 @@ async def one_round(service: Controller, clock: Callable[[], float] = time.time,
     return gone
 
 
-def _outputs(service: Controller, opened: set[str], before: float, most: int) -> int:
-    """Removes the output of jobs that ended before a time; gives of how many attempts."""
-    gone = 0
+def _outputs(service: Controller, opened: set[str], before: float, most: int) -> list[tuple[Path, str, int]]:
+    """The output of jobs that ended before a time: (its file, the job, the attempt)."""
+    due: list[tuple[Path, str, int]] = []
     for path in _old(service.layout.output, before):
-        if gone >= most:
+        if len(due) >= most:
             break
-        job_id = path.stem.rpartition(".")[0]
+        job_id, _, attempt = path.stem.rpartition(".")
         job = None if job_id in opened else service.ledger.job(job_id)
         if job is not None and _is_due(job, before) and _is_whole(service, job, path):
-            path.unlink(missing_ok=True)
-            path.with_suffix(".idx").unlink(missing_ok=True)
-            gone += 1
-    return gone
+            due.append((path, job_id, int(attempt)))
+    return due
+
+
+def _removed(paths: list[Path]) -> int:
+    for path in paths:
+        path.unlink(missing_ok=True)
+        path.with_suffix(".idx").unlink(missing_ok=True)
+    return len(paths)
 
 
 def _unreachable(folder: Path, jobs: list[str]) -> None:
