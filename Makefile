@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 
 PYTHON_IN_VENV := .venv/bin/python
-LANES := unit contract model crash integration kill e2e
+LANES := unit contract model crash integration kill hosts e2e
 LINTS := lint-style lint-format lint-types lint-imports
 
 # More words for pytest: make unit ARGS="-k stamp -x"
@@ -33,6 +33,7 @@ model: setup ## state machines and simulated fleets from a seed
 crash: setup ## power cuts replayed: every folder that one could have left
 integration: setup ## real processes, sockets, databases and kernels
 kill: setup ## whole homes attacked: a thousand kills, a hundred crashes (TENURE_KILLS=60 TENURE_CRASHES=10 for a quick look)
+hosts: setup ## many hosts: cut networks, reboots, frozen processes, full disks, jumping clocks, another version
 e2e: setup ## whole commands as a person types them
 
 # pytest ends with 5 where it collected nothing and 4 where the folder is missing; both fail the lane.

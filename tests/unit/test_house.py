@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-LANES = ("unit", "contract", "model", "crash", "integration", "kill", "e2e")
+LANES = ("unit", "contract", "model", "crash", "integration", "kill", "hosts", "e2e")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Registries are named by the machine that installs, never by the repository: a mirror or an air gap must do as well.

@@ -90,7 +90,7 @@ def load(path: Path, *, host: str = "") -> AgentIdentity:
 
 def _fill(identity: AgentIdentity, now: probe.HostIdentity) -> None:
     identity.boot_id = now.boot_id or ""
-    identity.namespace = "" if now.pid_namespace is None else str(now.pid_namespace)
+    identity.namespace = probe.namespace_name(now)
     identity.initial_namespace = now.initial_namespace
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenure.agent import adopt, survivors
 from tenure.agent import records as r
 from tenure.domain.ends import Identity, name_end
 from tenure.domain.job import Ending, Outcome
+from tenure.durable import write_atomic
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -52,6 +54,22 @@ def _identity(shell: Shell, key: r.Key) -> adopt.Identity | None:
     return None
 
 
+def emptied(shell: Shell, key: r.Key) -> bool:
+    """Whether an attempt of another PID namespace of this boot has provably nobody left: its cgroup is removed, which
+    the kernel allows of an empty one alone, whoever can see who was in it. Blocks for a moment."""
+    folder = shell.layout.attempt(*key)
+    shown = folder / "emptied"
+    if shown.exists():
+        return True
+    found = adopt.examine(folder)
+    if not isinstance(found, adopt.Lost) or found.reason != "other_namespace" or found.identity is None:
+        return False
+    if found.identity.cgroup is None or not survivors.end_group(Path(found.identity.cgroup)):
+        return False
+    write_atomic(shown, b"")  # a group is removed but once, and the devices may have to be looked at for long yet
+    return True
+
+
 def names_of(left: survivors.Census) -> tuple[str, ...]:
     """The survivors as people read them."""
     return tuple(f"pid {s.pid} ({s.name})" for s in left.survivors[:_NAMED])
@@ -67,7 +85,7 @@ async def settle(shell: Shell, attempt: r.Attempt, why: str = "") -> Outcome:
             details.append(f"{count} {'process' if count == 1 else 'processes'} that it left behind ended by SIGKILL")
         if cleared.last.survivors:
             details.append(f"still alive: {', '.join(names_of(cleared.last))}")
-    before, after = (Identity(*(part or None for part in t)) for t in (attempt.identity, shell.identity.triple))
+    before, after = (Identity(*(part or None for part in t)) for t in _alike(attempt.identity, shell.identity.triple))
     cause = name_end(before, after, supervisor_alive=False)
     if cause == "lost_cause_not_established":
         details.insert(0, "its supervisor is gone without an exit record")
@@ -77,6 +95,14 @@ async def settle(shell: Shell, attempt: r.Attempt, why: str = "") -> Outcome:
         details.append(words)
     log.warning("%s#%d is lost: %s; %s", attempt.job, attempt.attempt, cause, "; ".join(details))
     return Outcome(Ending.LOST, cause=cause, detail="; ".join(details), stats=stats)
+
+
+def _alike(before: tuple[str, str, str], now: tuple[str, str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Both identities; where the earlier one was written down by a version that knew a namespace by its number alone,
+    the number is all that they are compared by."""
+    if ":" in before[1]:
+        return before, now
+    return before, (now[0], now[1].partition(":")[0], now[2])
 
 
 def _across_the_boot(shell: Shell, attempt: r.Attempt) -> tuple[dict[str, Any], str]:

@@ -156,6 +156,8 @@ class Prover:
         if cleared.last.survivors:
             names = lost.names_of(cleared.last)
             return "", Condition("dirty", f"processes of the job that SIGKILL does not end: {', '.join(names)}", names)
+        if not cleared.last.complete and await asyncio.to_thread(lost.emptied, self._shell, attempt.key):
+            return "its PID namespace was another, and its cgroup is empty", None
         if not cleared.last.complete:
             why = "its supervisor died, and without a cgroup or a mark on its processes those that hide cannot be found"
             return "", Condition("unknown", f"{why}; a reboot of the host proves them gone")

@@ -205,6 +205,13 @@ def remove_cgroup(group: Path) -> bool:
     return True
 
 
+def end_group(group: Path) -> bool:
+    """Ends who is in a cgroup, as far as that can be done from here, and removes it. Only True proves something: that
+    nobody was left in it. A group that is not there proves nothing, it may be out of sight."""
+    _strike(group)
+    return group.is_dir() and remove_cgroup(group)
+
+
 def _bears(mark: int, pid: int) -> bool:
     """Whether a process bears a mark, or one out of its range: that of a supervisor which itself ran inside the job.
 

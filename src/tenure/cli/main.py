@@ -7,6 +7,7 @@ commands imports what it does not need; a test holds the list.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 
@@ -53,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
         return _guarded(argv)
     # A collection walks everything imported so far and finds nothing; there is little to collect in a short life.
     gc.set_threshold(50_000)
+    if sys.stdout.encoding.lower() not in ("utf-8", "utf8") and isinstance(sys.stdout, io.TextIOWrapper):
+        # A label or a command line that this terminal has no letters for is shown as escapes, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = _guarded(sys.argv[1:])
     os._exit(code & 0xFF)
 

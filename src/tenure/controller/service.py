@@ -26,6 +26,7 @@ from tenure.controller.tokens import Tokens
 from tenure.controller.views import DeviceTexts
 from tenure.domain import commands as cmd
 from tenure.domain import events as ev
+from tenure.domain.device import Device
 from tenure.domain.fleet import Outcomes
 from tenure.domain.job import Job, JobState, Lease
 from tenure.domain.state import FleetState
@@ -74,6 +75,7 @@ class Controller:
         self.fatal: TenureError | None = None
         self.agent_process: subprocess.Popen[bytes] | None = None
         self._over: dict[str, tuple[Job, list[Lease]]] = {}
+        self._silent: dict[str, float] = {}
         self.agent_failure: dict[str, Any] | None = None
 
     @property
@@ -146,6 +148,10 @@ class Controller:
                     self.deadlines.append((event.job, float(event.spec["queue_timeout_s"])))
                 if isinstance(event, ev.JobEnded):
                     self.outputs.forget(event.job)
+                if isinstance(event, ev.ContactLost):
+                    self._silent[event.agent] = time.monotonic() - event.silent_s
+                if isinstance(event, ev.AgentRegistered):
+                    self._silent.pop(event.agent, None)
         if topics or any(committed.outcomes.events for committed in batch):
             topics.add(EVENTS)
         self._keep_over()
@@ -182,6 +188,14 @@ class Controller:
                 "ambiguous_job", f"more than one job begins with {name!r}: {listed}", do="give more of it"
             )
         raise TenureError("unknown_job", f"there is no job {name!r}", do="list them with: rc jobs")
+
+    def silence(self, device: Device) -> float | None:
+        """For how many seconds nothing has been heard of a device's agent, by a clock that nobody sets. None while it
+        is in contact, and where an earlier controller lost it: of that only the ledger knows, by the wall clock."""
+        if device.contact:
+            return None
+        since = self._silent.get(device.agent)
+        return None if since is None else time.monotonic() - since
 
     def leases(self, job: Job) -> list[Lease]:
         """The leases of a job's current attempt: live ones from memory, released ones from the ledger."""

@@ -14,13 +14,14 @@ from tenure.domain.specs import outcome_to, spec_to
 from tenure.domain.state import FleetState
 
 
-def device_view(state: FleetState, device: Device, now: float) -> dict[str, Any]:
-    """One device. ``words`` says how long contact has been lost, at the time of asking."""
+def device_view(state: FleetState, device: Device, now: float, silent_s: float | None = None) -> dict[str, Any]:
+    """One device. ``words`` says how long contact has been lost, at the time of asking: ``silent_s`` where this
+    controller measured it by a clock that nobody sets, else as the wall clock has it."""
     lease = state.leases.get(device.lease) if device.lease is not None else None
     quarantine = device.quarantine
     words = device.words
     if not device.contact and device.lost_at is not None:
-        words = f"unknown (no contact {span(now - device.lost_at)})"
+        words = f"unknown (no contact {span(now - device.lost_at if silent_s is None else silent_s)})"
     return {
         "name": device.name,
         "uuid": device.uuid,
@@ -71,11 +72,11 @@ class DeviceTexts:
     def __init__(self) -> None:
         self._made: dict[str, tuple[Device, Lease | None, str]] = {}
 
-    def text(self, state: FleetState, device: Device, now: float) -> str:
-        """One device. The state must be settled."""
+    def text(self, state: FleetState, device: Device, now: float, silent_s: float | None = None) -> str:
+        """One device, as ``device_view`` has it. The state must be settled."""
         if not device.contact:
             self._made.pop(device.name, None)
-            return encode(device_view(state, device, now))
+            return encode(device_view(state, device, now, silent_s))
         lease = state.leases.get(device.lease) if device.lease is not None else None
         made = self._made.get(device.name)
         if made is None or made[0] is not device or made[1] is not lease:

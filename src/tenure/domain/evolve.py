@@ -116,8 +116,9 @@ def _contact_lost(state: FleetState, event: ev.ContactLost) -> None:
     agent = state.agents[event.agent]
     state.agents[event.agent] = replaced(agent, contact=False, version=state.version)
     state.touched[("agents", event.agent)] = None
+    heard_at = event.at - event.silent_s  # how long nobody has answered counts from there, not from when it was noticed
     for name in sorted(state.devices_of_agent.get(event.agent, ())):
-        _put_device(state, replaced(state.devices[name], contact=False, lost_at=event.at), event.at)
+        _put_device(state, replaced(state.devices[name], contact=False, lost_at=heard_at), event.at)
 
 
 def _device_registered(state: FleetState, event: ev.DeviceRegistered) -> None:

@@ -97,6 +97,24 @@ def pid_namespace(pid: int | str = "self") -> int | None:
         return None
 
 
+def namespace_name(identity: HostIdentity, proc: Path = Path("/proc")) -> str:
+    """What tells this PID namespace from every other of this boot; empty where the kernel does not tell.
+
+    Its number alone does not: the kernel gives it to the next namespace once this one is gone. So where it is not the
+    host's own, the start of its first process goes with it (clock ticks since boot).
+    """
+    if identity.pid_namespace is None:
+        return ""
+    number = str(identity.pid_namespace)
+    if identity.initial_namespace:
+        return number
+    try:
+        fields = (proc / "1/stat").read_bytes().rpartition(b")")[2].split()
+        return f"{number}:{int(fields[19])}"
+    except (OSError, IndexError, ValueError):
+        return number
+
+
 def derive_boot(uptime_text: str, wall_before: float, wall_after: float) -> DerivedBoot | None:
     """The boot time from the first figure of /proc/uptime (seconds, cut to hundredths) and the wall clock around it."""
     found = re.match(r"(\d+\.\d+)\b", uptime_text)

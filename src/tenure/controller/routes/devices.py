@@ -27,7 +27,8 @@ async def list_devices(caller: Reader, service: Service) -> Response:
     """Every device, with the version and the time of this view."""
     await service.writer.settled()
     state, now = service.state, time.time()
-    shown = ",".join([service.shown.text(state, state.devices[name], now) for name in sorted(state.devices)])
+    devices = [state.devices[name] for name in sorted(state.devices)]
+    shown = ",".join([service.shown.text(state, device, now, service.silence(device)) for device in devices])
     text = f'{{"version":{state.version},"at":{now!r},"devices":[{shown}]}}'
     return Response(text, media_type="application/json")
 
@@ -36,8 +37,9 @@ async def list_devices(caller: Reader, service: Service) -> Response:
 async def show_device(name: str, caller: Reader, service: Service) -> Response:
     """One device, by its full name or by what follows the host where that is unambiguous."""
     await service.writer.settled()
-    state = service.state
-    return Response(service.shown.text(state, named(state, name), time.time()), media_type="application/json")
+    state, device = service.state, named(service.state, name)
+    text = service.shown.text(state, device, time.time(), service.silence(device))
+    return Response(text, media_type="application/json")
 
 
 class OperateBody(BaseModel):
@@ -62,7 +64,8 @@ async def operate(name: str, body: OperateBody, caller: Admin, service: Service)
     found = service.state.devices.get(device.name)
     if found is None:
         return reply({"device": None, "retired": device.name})
-    return reply({"device": device_view(service.state, found, time.time()), "retired": None})
+    view = device_view(service.state, found, time.time(), service.silence(found))
+    return reply({"device": view, "retired": None})
 
 
 def named(state: FleetState, name: str) -> Device:
