@@ -67,15 +67,20 @@ async def test_a_job_over_in_no_time_has_a_first_and_a_last_sample_and_leaves_no
     host: Host, controller: FakeController
 ) -> None:
     register = await controller.connected()
-    for number in range(3):
+    sampled = 0
+    for number in range(8):
         await controller.tell(Job(register, "cpu0", job=f"s{number}", token=number + 1).start("true"))
         body = await controller.wait("ended", f"s{number}")
-        told = body["outcome"]["stats"]["host"]
-        assert told["samples"] == 2
-        assert told["until"] >= told["since"]
-        assert "log" not in told
+        # The report of an end waits a moment for the last look and no longer: a busy machine may leave it out.
+        told = body["outcome"]["stats"].get("host")
+        if told is not None:
+            sampled += 1
+            assert told["samples"] == 2
+            assert told["until"] >= told["since"]
+            assert "log" not in told
         assert not (host.layout.attempt(f"s{number}", 1) / "host.log").exists()
         await controller.proved(job=f"s{number}")
+    assert sampled
     await until(lambda: not list(host.layout.attempts.iterdir()), what="the folders are gone")
 
 
