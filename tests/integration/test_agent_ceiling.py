@@ -95,7 +95,7 @@ async def test_a_job_that_takes_memory_without_end_dies_at_its_ceiling_and_nobod
     assert ceiling["kills"] == 1
     assert ceiling["reserve_is"] == "sound"
     assert outcome["stats"]["peak_memory"]["instrument"] == "peak of its cgroup"
-    assert not outcome["stats"]["peak_memory"]["lower"]
+    assert outcome["stats"]["peak_memory"]["lower"], "it was held back: what it would have taken nobody saw"
     await until(lambda: groups(host) == [], what="the group is removed")
     assert (await controller.proved())["outcome"] == "clear"
 
@@ -164,6 +164,7 @@ async def test_an_unsound_reserve_is_refused_in_words_and_nothing_runs_unprotect
     body = await controller.wait("refused")
     assert "predicted 12223 less uncertainty 306 is 11917, at or below the floor of 12000" in body["reason"]
     assert not controller.output
+    assert (await controller.proved())["outcome"] == "clear", "what was refused holds no device"
 
 
 @pytest.mark.parametrize("host", [{"ooms": "reboots", "reserve": "900T"}], indirect=True)
@@ -176,6 +177,7 @@ async def test_a_reserve_that_leaves_nothing_refuses_with_the_arithmetic(
     reason = (await controller.wait("refused"))["reason"]
     assert "less 900.0 TiB reserve" in reason
     assert "nothing was run" in reason
+    assert (await controller.proved())["outcome"] == "clear", "what was refused holds no device"
 
 
 async def test_two_jobs_together_stay_under_the_ceiling_of_the_host(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def _peaks(stats: Mapping[str, Any], host: Mapping[str, Any], breach: ceilings.B
     largest = stats.get("max_rss_kb")
     peak = provision.memory_peak(
         breach.peak if breach is not None else None,
-        True,
+        breach is None or not breach.kills,  # what was held back at a ceiling would have taken more
         highest.get("tree_rss"),
         int(highest.get("tree_processes", 0)),
         largest * 1024 if isinstance(largest, int) else None,

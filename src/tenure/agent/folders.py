@@ -25,6 +25,13 @@ _SCRATCH = ("scratch", "scratch.json")
 _SHORT_LOG_BYTES = 2048
 
 
+def make(folder: Path) -> None:
+    """Makes the folder alone: from then on it can be sealed, which proves that nothing of its attempt was started."""
+    if scratch.is_left_over(folder):
+        _set_aside(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def prepare(
     folder: Path, spec: Mapping[str, Any], place: Path | None = None, *, keep: bool = False, why: str = ""
 ) -> None:
@@ -33,9 +40,7 @@ def prepare(
     ``place`` is where the scratch lies (in the folder), ``keep`` whether it stays after the end, ``why`` why it lies
     elsewhere than it was meant to.
     """
-    if scratch.is_left_over(folder):
-        _set_aside(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make(folder)
     scratch.make(folder, place or folder / "scratch", keep=keep, why=why)
     temporary = folder / ".spec.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class AtStart:
         notice = {
             "kind": "leftovers",
             "words": self._found["words"],
-            "utc": self._found["looked_at"],
+            "utc": time.time(),
             "facts": self._found,
         }
         try:

@@ -170,6 +170,7 @@ class Runs:
         """The attempt's folder with what the supervisor reads there, and its scratch."""
         shell = self._shell
         assert attempt.spec is not None
+        folders.make(folder)  # before anything that can refuse the start: the refusal is proved by a seal in it
         ceiling = await asyncio.to_thread(shell.memory_ceilings.make, attempt.key) if shell.memory_ceilings.on else {}
         place, why = await scratch.choose(shell, attempt, folder)
         folders.prepare(folder, spec_of(shell, attempt, place) | ceiling, place, keep=attempt.spec.keep, why=why)

@@ -95,7 +95,7 @@ def start_words(found: Sequence[Leftover], versions: Mapping[str, str], pending:
     rest = len(makers) - NAMED
     more = f"; and of {rest} more" if rest > 0 else ""
     count = f"{len(found)} leftover{'s' if len(found) > 1 else ''}"
-    parts = [f"{count} on this worker at its start, none of its image: {'; '.join(told)}{more}"]
+    parts = [f"{count} on this worker at its start, where it differs from its image: {'; '.join(told)}{more}"]
     if pending:
         named = ", ".join(pending[:NAMED]) + (f" and {len(pending) - NAMED} more" if len(pending) > NAMED else "")
         parts.append(f"what {named} left was not looked at yet")

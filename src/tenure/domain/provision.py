@@ -54,8 +54,9 @@ def memory_peak(
 ) -> Peak | None:
     """A job's peak memory by the best instrument that answered.
 
-    ``group``: its cgroup's own peak (``group_whole``: read when nothing ran any more); ``sampled``: the largest sum of
-    resident sizes over at most ``processes`` processes; ``largest``: the kernel's figure for its largest process.
+    ``group``: its cgroup's own peak (``group_whole``: read when nothing ran any more, and no ceiling was met);
+    ``sampled``: the largest sum of resident sizes over at most ``processes`` processes; ``largest``: the kernel's
+    figure for its largest process.
     """
     if group is not None:
         return Peak(group, "peak of its cgroup", not group_whole, "file cache included")

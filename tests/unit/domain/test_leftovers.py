@@ -231,7 +231,7 @@ def test_what_was_there_at_a_start_names_its_makers_and_what_nobody_looked_at() 
         leftover("tools:/bin", "/bin/y", None, OUTSIDE, image="1"),
     ]
     assert words.start_words(found, {}, ["C"]) == (
-        "2 leftovers on this worker at its start, none of its image: x (/bin/x) (from A); removed: y (/bin/y)"
-        " (outside any job); what C left was not looked at yet"
+        "2 leftovers on this worker at its start, where it differs from its image: x (/bin/x) (from A); removed: y"
+        " (/bin/y) (outside any job); what C left was not looked at yet"
     )
     assert words.start_words([], {}, ["C"]) == "", "where one job follows the other it would be said of each"
