@@ -5,12 +5,24 @@ from __future__ import annotations
 import sys
 
 from tenure.cli import session
-from tenure.cli.options import Command, Given, Option
+from tenure.cli.options import Command, Given, Option, usage_error
 from tenure.cli.ps import where
 from tenure.cli.text import ago, command_line, paint, say, table, terminal_columns, whole
 from tenure.sdk.transport import query
 
 _STATES = ("open", "queued", "starting", "running", "stopping", "ended")
+
+
+def _utc(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not abs(seconds) < float("inf"):
+        raise ValueError("a time here is seconds since 1970, as date +%s prints them")
+    return seconds
+
+
 COMMAND = Command(
     "jobs",
     "",
@@ -21,18 +33,20 @@ COMMAND = Command(
         Option("-d --device", "DEVICE", "only those that were on this device"),
         Option("-n --limit", "N", "at most so many, up to 1000 (50)", read=whole),
         Option("--kept", "", "list the scratch folders that were kept instead, with size, age and path"),
-        Option("--before", "UTC", "only those submitted before this time (seconds since 1970)", read=float),
+        Option("--before", "UTC", "only those submitted before this time (seconds since 1970)", read=_utc),
     ),
 )
 
 
 def main(given: Given) -> int:
     """Exit status 0 where a controller answers."""
+    keys = ("state", "owner", "device", "limit", "before")
     if given.flag("kept"):
+        if any(given.value(key) is not None for key in keys):
+            raise usage_error(COMMAND, "--kept lists every scratch that is kept, and takes no filter")
         from tenure.cli import scratches  # only for who asks
 
         return scratches.show_kept(given)
-    keys = ("state", "owner", "device", "limit", "before")
     told = session.transport().call("GET", f"/v1/jobs{query({key: given.value(key) for key in keys})}")
     if given.json:
         from json import dumps

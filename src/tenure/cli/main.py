@@ -111,7 +111,10 @@ def _dispatch(arguments: list[str]) -> int:
         sys.stdout.flush()
         return 0
     text.color_when = given.text("color")
-    code = int(module.main(given))
+    try:
+        code = int(module.main(given))
+    except TenureError as error:
+        raise options.in_options(error, module.COMMAND) from error
     sys.stdout.flush()
     return code
 

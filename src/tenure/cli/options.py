@@ -145,6 +145,19 @@ def usage_error(command: Command, message: str) -> TenureError:
     )
 
 
+def in_options(error: TenureError, command: Command) -> TenureError:
+    """A refusal of the API under the names that are typed here: its field as the option that fills it."""
+    field = str(error.facts.get("field") or "")
+    if error.code != "invalid_request" or not field:
+        return error
+    key = field.partition(".")[0].removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+    key = {"queue-timeout": "timeout", "label": "as"}.get(key, key)
+    option = next((one for one in command.options if one.key == key), None)
+    said = error.message.removeprefix(f"{field}: ")
+    message = f"{option.names[-1]}: {said}" if option is not None else error.message
+    return TenureError(error.code, message, do=f"rc {command.name} --help", facts=error.facts)
+
+
 def parse(command: Command, arguments: Sequence[str]) -> Given:
     """Reads a command's arguments; raises ``usage`` with what is wrong and how it should look."""
     known = {name: option for option in command.options for name in option.names}
@@ -179,6 +192,8 @@ def parse(command: Command, arguments: Sequence[str]) -> Given:
     if not values.get("help"):
         if len(words) < command.least:
             raise usage_error(command, f"{command.usage} is missing")
+        if not command.rest and not all(words):
+            raise usage_error(command, "an empty word was given (a variable that is not set?)")
         if command.most is not None and len(words) > command.most:
             raise usage_error(command, f"{words[command.most]!r} is one word too many")
     return Given(command, values, words)
@@ -196,6 +211,9 @@ def _split(word: str, known: dict[str, Option]) -> tuple[str, str | None]:
 def _store(command: Command, option: Option, name: str, text: str, values: dict[str, Any]) -> None:
     if option.choices and text not in option.choices:
         raise usage_error(command, f"{name} is one of {', '.join(option.choices)}, not {text!r}")
+    if not text and option.read is str:
+        # Left out silently, the device, tree or requirement that somebody asked for would not count.
+        raise usage_error(command, f"{name} was given an empty {option.metavar} (a variable that is not set?)")
     try:
         value = option.read(text)
     except ValueError as error:

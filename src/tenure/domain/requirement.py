@@ -136,6 +136,12 @@ def parse(text: str) -> Requirement:
     word = _WORD.match(text, start)
     kind = next((kind for kind in Kind if word is not None and word[0] == kind), None)
     if kind is None or word is None:
+        bundle = next((name for name in BUNDLES if text.startswith(name, start)), None)
+        if bundle is not None:
+            end = start + len(bundle)
+            raise RequirementError(
+                text, end, f"nothing after {bundle}, which takes no version", BUNDLES[bundle][0] + ">=12.4"
+            )
         kinds = ", ".join(f"{kind}>=" if kind in _MEASURES else f"{kind}:" for kind in Kind)
         raise RequirementError(text, start, f"one of {kinds} or {', '.join(BUNDLES)}")
     position = word.end()

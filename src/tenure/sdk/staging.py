@@ -51,8 +51,8 @@ def stage(
     if not os.path.isdir(folder):  # noqa: PTH112
         what = "is no folder" if os.path.lexists(folder) else "is not there"
         raise TenureError("stage_failed", f"{folder} {what}", do="name a folder that is", facts={"path": folder})
-    found = survey(folder)
     try:
+        found = survey(folder)
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return _stage(folder, root, found.names, found, connection, progress, revive)

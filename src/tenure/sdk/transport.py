@@ -21,6 +21,8 @@ CALL_S = 30.0
 STREAM_S = 30.0
 _HEAD_LIMIT = 64 * 1024
 _LINE_LIMIT = 16 * 1024 * 1024
+#: Characters of a request's target; the controller's parser closes the connection on one that is longer than 64 KiB.
+_TARGET_LIMIT = 32 * 1024
 _PLAIN_PATH_BYTES = 100
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:")
 
@@ -120,6 +122,12 @@ class Transport:
         timeout_s: float,
         raw: bytes | None = None,
     ) -> tuple[int, dict[bytes, bytes]]:
+        if len(target) > _TARGET_LIMIT:
+            raise TenureError(
+                "invalid_request",
+                f"a name or filter of {len(target)} characters is longer than any can be",
+                do="look at what it was made from; rc jobs and rc devices list the names",
+            )
         data = raw if raw is not None else b"" if body is None else dumps(body).encode("ascii")
         head = f"{method} {target} HTTP/1.1\r\nHost: tenure\r\nContent-Length: {len(data)}\r\n"
         if data:

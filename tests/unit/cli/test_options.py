@@ -8,7 +8,7 @@ import pytest
 
 from tenure.cli import completion
 from tenure.cli.main import COMMANDS, main, overview, wants_json
-from tenure.cli.options import Command, Option, parse
+from tenure.cli.options import Command, Option, in_options, parse
 from tenure.cli.text import duration, whole
 from tenure.errors import TenureError
 
@@ -37,7 +37,6 @@ PLAIN = Command("plain", "JOB", "For tests.", (Option("-n --limit", "N", "a numb
         (["-da:gpu0", "true", "-d", "other"], "a:gpu0", ["true", "-d", "other"]),
         (["--device=a=b", "--", "--", "x"], "a=b", ["--", "x"]),
         (["--device", "-odd", "x"], "-odd", ["x"]),
-        (["--device=", "x"], "", ["x"]),
         (["echo", "--", "x"], "", ["echo", "x"]),
         (["--", "-d"], "", ["-d"]),
         (["-"], "", ["-"]),
@@ -46,6 +45,46 @@ PLAIN = Command("plain", "JOB", "For tests.", (Option("-n --limit", "N", "a numb
 def test_options_end_where_the_command_begins(line: list[str], device: str, words: list[str]) -> None:
     given = parse(RUN, line)
     assert (given.text("device"), given.words) == (device, words)
+
+
+@pytest.mark.parametrize("line", [["--device=", "x"], ["-d", "", "x"], ["--env", "", "x"]])
+def test_an_option_that_was_given_nothing_is_not_taken_for_one_left_out(line: list[str]) -> None:
+    with pytest.raises(TenureError, match="was given an empty") as caught:
+        parse(RUN, line)
+    assert caught.value.code == "usage"
+
+
+def test_an_empty_word_names_no_job_and_is_one_to_a_command_that_is_run() -> None:
+    with pytest.raises(TenureError, match="an empty word was given"):
+        parse(PLAIN, ["j1", ""])
+    assert parse(RUN, ["echo", ""]).words == ["echo", ""]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("max_runtime_s", "--max-runtime: too much"),
+        ("queue_timeout_s", "--timeout: too much"),
+        ("label", "--as: too much"),
+        ("output_quota_bytes", "--output-quota: too much"),
+        ("argv.3", "argv.3: too much"),
+        ("", "too much"),
+    ],
+)
+def test_a_field_that_is_refused_is_called_by_its_option(field: str, said: str) -> None:
+    told = f"{field}: too much" if field else "too much"
+    error = TenureError("invalid_request", told, do="see /openapi.json for the fields", facts={"field": field})
+    shown = in_options(error, import_module("tenure.cli.run").COMMAND)
+    assert (shown.code, shown.message) == ("invalid_request", said)
+    assert ("rc run --help" in shown.do) == bool(field)
+
+
+def test_kept_scratches_take_no_filter_and_a_time_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--kept", "--state", "open"]) == 64
+    assert "takes no filter" in capsys.readouterr().err
+    for text in ("x", "nan", "inf"):
+        assert main(["jobs", "--before", text]) == 64
+        assert "seconds since 1970" in capsys.readouterr().err
 
 
 def test_flags_run_together_and_values_collect() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tenure.cli import staging
+from tenure.errors import TenureError
+from tenure.sdk import staging as sdk_staging
+from tenure.sdk.transport import Transport
 
 
 class Clock:
@@ -47,3 +51,22 @@ def test_where_there_is_no_terminal_there_is_no_line(
     shown.tell("sending", 1, 2)
     shown.close()
     assert capsys.readouterr().err == ""
+
+
+def test_a_folder_that_may_not_be_read_is_named_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(folder: str) -> None:
+        raise PermissionError(13, "Permission denied", b"inner/folder")
+
+    monkeypatch.setattr(sdk_staging, "survey", refuse)
+    with pytest.raises(TenureError, match=r"cannot be staged: 'inner/folder': Permission denied") as caught:
+        sdk_staging.stage(str(tmp_path), Transport("/nobody/listens", 1.0))
+    assert caught.value.code == "stage_failed"
+    assert "make it readable" in caught.value.do
+
+
+def test_a_name_of_any_length_is_refused_in_words() -> None:
+    with pytest.raises(TenureError, match="a name or filter of 100013 characters") as caught:
+        Transport("/nobody/listens", 1.0).call("GET", f"/v1/devices/{'z' * 100_001}")
+    assert caught.value.code == "invalid_request"

@@ -61,6 +61,7 @@ def test_a_requirement_has_one_text(typed: str, text: str) -> None:
     [
         ("", 0, "tool:"),
         ("nvcc", 0, "cuda-toolkit"),
+        ("cuda-toolkit>=12", 12, "takes no version; for example tool:nvcc>=12"),
         ("Tool:x", 0, "tool:"),
         ("toolx:x", 0, "tool:"),
         ("tool", 4, "a : after tool"),
