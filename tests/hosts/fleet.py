@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 from tests.e2e.far import Far, Served
 from tests.kill.harness import Api, is_alive, joined, members
 
+from tenure.testing.nvml import Scenario
+
 T = TypeVar("T")
 
 #: Says who it is, numbers its lines until a file is there, and ends with the digest of all it said before.
@@ -116,7 +118,7 @@ class Controller(Served):
 
 
 class Host(Far):
-    """A host. ``environment`` is added to its agent's; other words are settings of the agent."""
+    """A host. ``sim``: its devices; ``environment`` is added to its agent's; other words are settings of the agent."""
 
     def __init__(
         self,
@@ -124,13 +126,15 @@ class Host(Far):
         folder: Path,
         library: Path,
         *prefix: str,
+        sim: str = "1xH100",
         environment: dict[str, str] | None = None,
         **agent: Any,
     ) -> None:
         super().__init__(name, folder, library, *prefix)
+        Scenario.create(self.paths.sim_scenario, sim)
         self.env |= environment or {}
         settings = {**QUICK, "claims_dir": str(folder / "claims"), **agent}
-        (self.paths.root / "embedded.json").write_text(json.dumps({"sim": "1xH100", "agent": settings}))
+        (self.paths.root / "embedded.json").write_text(json.dumps({"sim": sim, "agent": settings}))
 
     def supervisor(self, job: str) -> int:
         return int(json.loads((self.paths.attempt(job, 1) / "supervisor.json").read_bytes())["pid"])

@@ -6,6 +6,7 @@ speaks version 1 of the wire.
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -94,8 +95,7 @@ def agents(old: Path) -> Iterator[Agents]:
 LINES = "i=0; while [ ! -e {over} ]; do echo line $i; i=$((i+1)); sleep 0.02; done; exit 7"
 
 
-@pytest.mark.parametrize("first", ["old", "new"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["told", "killed"])
+@pytest.mark.parametrize(("first", "number"), [("old", signal.SIGTERM), ("new", signal.SIGKILL)], ids=["old", "new"])
 def test_a_job_goes_on_under_agents_of_two_versions(agents: Agents, tmp_path: Path, first: str, number: int) -> None:
     home, second = agents.home, "new" if first == "old" else "old"
     agents.replace(first)
@@ -135,4 +135,95 @@ def test_a_job_of_one_version_is_stopped_by_the_other(agents: Agents, first: str
     home.ask("POST", f"/v1/jobs/{job}/stop", {"reason": "test"})
     assert home.ended(job)["outcome"]["ending"] == "signaled"
     assert not members(job)
+    home.device("gpu0", "ready")
+
+
+def _controller(home: Home, path: Path | None) -> subprocess.Popen[bytes]:
+    """A controller of today, or of the version at ``path``."""
+    env = {**home.environment, **({"PYTHONPATH": str(path)} if path is not None else {})}
+    with home.layout.controller_log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tenure.controller"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=env,
+            start_new_session=True,
+        )
+    home.children.append(child)
+    return child
+
+
+def test_a_controller_goes_back_to_the_other_version_and_forward_again(agents: Agents, tmp_path: Path) -> None:
+    home = agents.home
+    agents.replace("new")
+    home.device("gpu0", "ready")
+    before = home.submit(["/bin/sh", "-c", "echo before; exit 3"], device="h:gpu0")["id"]
+    assert home.ended(before)["exit_status"] == 3
+    over = tmp_path / "over"
+    job = home.submit(["/bin/sh", "-c", LINES.format(over=over)], device="h:gpu0")["id"]
+    pid = home.reaches(job, "running")["pid"]
+    back = [sys.executable, "-m", "tenure.ledger.migrations", "0001"]
+
+    def take_back() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(back, env=home.environment, capture_output=True, text=True, check=False, timeout=60)
+
+    running = take_back()
+    assert running.returncode == 73, running
+    assert "rc down --leave" in running.stderr
+    home.kill("controller")
+
+    # As it is, the other version refuses it, by name, and changes nothing.
+    ledger = home.layout.ledger_db.read_bytes()
+    assert _controller(home, agents.old).wait(30) == 74
+    assert "its schema is 0002" in home.layout.controller_log.read_text()
+    assert home.layout.ledger_db.read_bytes() == ledger
+
+    for version in (agents.old, None):
+        if version is not None:
+            done = take_back()
+            assert done.returncode == 0, done
+        _controller(home, version)
+        home.answers()
+        home.device("gpu0", "busy")
+        found = home.job(job)
+        assert (found["state"], found["pid"], found["attempt"]) == ("running", pid, 1)
+        assert home.job(before)["exit_status"] == 3
+        assert home.output(before) == b"before\n"
+        lines = len(home.output(job).splitlines())
+        _more(home, str(job), lines + 20)
+        if version is not None:
+            home.kill("controller")
+    over.touch()
+    assert home.ended(job)["exit_status"] == 7
+    said = home.output(job).decode().splitlines()
+    assert said == [f"line {n}" for n in range(len(said))]
+    home.device("gpu0", "ready")
+
+
+def test_the_journal_of_today_is_read_by_the_other_version(agents: Agents) -> None:
+    home = agents.home
+    settings = home.layout.root / "embedded.json"
+    body = json.loads(settings.read_text())
+    body["agent"] |= {"leftovers_every_s": 0.1, "bounds": {"default": {"max_runtime": "1h"}}}
+    settings.write_text(json.dumps(body))
+    agents.replace("new")
+    home.device("gpu0", "ready")
+    whole = {"max_runtime_s": 60.0, "idle_timeout_s": 60.0, "needs": ["tool:sh"], "keep": True, "umask": 0o27}
+    for code in (3, 4):
+        job = home.submit(["/bin/sh", "-c", f"echo x; exit {code}"], device="h:gpu0", **whole)["id"]
+        assert home.ended(job)["exit_status"] == code
+    slow = home.submit(["/bin/sleep", "600"], device="h:gpu0", grace_s=0.2, **{**whole, "max_runtime_s": 2.0})["id"]
+    assert "runtime" in home.ended(slow)["words"]
+    home.device("gpu0", "ready")
+    going = home.submit(["/bin/sleep", "600"], device="h:gpu0", grace_s=0.2, **whole)["id"]
+    pid = home.reaches(going, "running")["pid"]
+    home.wait(lambda: b"JobsUnlooked" in home.layout.journal.read_bytes(), "a look at what was left")
+    agents.replace("old")
+    home.device("gpu0", "busy")
+    assert home.job(going)["pid"] == pid
+    home.ask("POST", f"/v1/jobs/{going}/stop", {"reason": "test"})
+    assert home.ended(going)["outcome"]["ending"] == "signaled"
+    agents.replace("new")
     home.device("gpu0", "ready")

@@ -228,8 +228,7 @@ def _record(folder: Path) -> dict[str, Any] | Lost:
     trouble = ""
     for _ in range(_HALF_WRITTEN_TRIES):
         try:
-            with path.open("x") as file:
-                json.dump({"v": 1, "sealed": True}, file)
+            _seal(path)
         except FileExistsError:
             pass
         except OSError as e:
@@ -241,3 +240,16 @@ def _record(folder: Path) -> dict[str, Any] | Lost:
             trouble = str(e)
         time.sleep(0.005)
     return Lost("unreadable", f"{path}: {trouble}")
+
+
+def _seal(path: Path) -> None:
+    """Takes the name of the supervisor's record, as a supervisor would: whole, or not at all. Raises FileExistsError
+    where one has begun, or the folder is sealed already."""
+    if path.exists():
+        raise FileExistsError
+    fresh = path.with_name(f".sealed.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        fresh.write_text(json.dumps({"v": 1, "sealed": True}))
+        path.hardlink_to(fresh)
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -26,18 +26,32 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(r.Agent
 #: Without ``JobsUnlooked`` the next look counts from an earlier one, and says so.
 _MAY_BE_LATE = (r.ReportAcked, r.OutputAcked, r.AttemptForgotten, r.JobsUnlooked)
 
+#: Kinds that a version before them does not know and can do without. Each travels inside an event of the first version
+#: that changes nothing (an acknowledgement of nothing), so that an agent may be put back to that version.
+_LATER = (r.JobsUnlooked,)
+_CARRIER, _CARRIED = r.ReportAcked.__name__, "more"
+
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(events: Sequence[r.AgentEvent]) -> bytes:
     """One decision's events as the payload of one frame."""
-    return _encode([[type(event).__name__, frames.plain(event)] for event in events]).encode()
+    return _encode([_written(event) for event in events]).encode()
+
+
+def _written(event: r.AgentEvent) -> list[Any]:
+    own = [type(event).__name__, frames.plain(event)]
+    return [_CARRIER, {"seq": 0, _CARRIED: own}] if isinstance(event, _LATER) else own
 
 
 def decode(payload: bytes) -> list[r.AgentEvent]:
     """The events that ``encode`` wrote; raises ``ValueError`` or ``TenureError`` for anything else."""
     events: list[r.AgentEvent] = []
     for name, body in json.loads(payload):
+        if name == _CARRIER and _CARRIED in body:
+            name, body = body[_CARRIED]
+            if name not in _KINDS:
+                continue  # a newer version's, who can do without
         if name not in _KINDS:
             raise ValueError(f"an event of unknown kind {name!r}")
         events.append(frames.read(_KINDS[name], body))

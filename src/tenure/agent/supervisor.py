@@ -272,7 +272,6 @@ class Attempt:
             raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
         me, boot = Proc(os.getpid()), read_file("/proc/sys/kernel/random/boot_id").decode().strip()
         self.mine: dict[str, object] = {"v": 1, "pid": me.pid, "start_ticks": me.start, "boot_id": boot}
-        self.mine |= {"pidns": os.stat("/proc/self/ns/pid").st_ino, "leader_pid": None}
         self.output, self.tree, self.group, (self.status, self.status_w) = Output(), Tree(), "", os.pipe()
         self.publish(json.loads('"/dev/null"'), "w")  # so that pages are copied (on write) now, and not at the start
 
@@ -282,12 +281,13 @@ class Attempt:
         self.began = self.tree.ended = time.time(), time.monotonic()
         self.grace, self.names = float(self.spec["grace_s"]), {key: self.spec[key] for key in ("job", "attempt")}
         self.output.open(folder, self.spec.get("nudge"), self.spec.get("output_quota") or 1 << 62)
-        self.mine |= {"started_at": self.began[0], "mark": leave_mark()}
-        self.publish("supervisor.json", "x")  # only one of several can: an attempt starts once
+        self.mine |= {"started_at": self.began[0], "mark": leave_mark(), "pidns": os.stat("/proc/self/ns/pid").st_ino}
+        self.publish(".supervisor.new", "x")  # whole before it has its name: a full disk leaves no half of it
+        os.link(".supervisor.new", "supervisor.json")  # only one of several can: an attempt starts once
 
     def publish(self, path: str, mode: str) -> None:
         with open(path, mode) as file:  # not fsynced: after a power cut another boot id makes all of it void
-            file.write(json.dumps(self.mine))
+            file.write(json.dumps({"leader_pid": None, **self.mine}))
 
     def fork(self) -> int:
         """The command's process, under the kind of control asked for; where that cannot be had, the subreaper alone."""

@@ -155,6 +155,15 @@ class SqliteLedger(Ledger):
 
                 upgrade(connection)
 
+    def take_back(self, revision: str) -> None:
+        """Takes the schema back to an earlier revision, for the version that knows no later one."""
+        with self._transaction() as connection:
+            found = connection.execute(sa.select(tables.revision.c.version_num)).scalar_one_or_none()
+            if found is not None and found > revision:
+                from tenure.ledger.migrations import downgrade
+
+                downgrade(connection, revision)
+
     def rest(self) -> None:
         """Moves the write-ahead log into the file and empties it, unless a reader is in the way just now."""
         if self._writer is None:

@@ -15,8 +15,17 @@ from alembic.config import Config
 
 def upgrade(connection: sa.Connection) -> None:
     """Brings the schema to the newest revision inside the connection's transaction, which the caller commits."""
+    command.upgrade(_config(connection), "head")
+
+
+def downgrade(connection: sa.Connection, revision: str) -> None:
+    """Takes the schema back to an earlier revision, likewise. What only later ones hold is gone then."""
+    command.downgrade(_config(connection), revision)
+
+
+def _config(connection: sa.Connection) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config
