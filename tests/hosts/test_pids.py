@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -99,7 +100,8 @@ def _end(host: Host, *inside: int) -> None:
     """SIGKILL; waits until the numbers are free."""
     pids = [_outside(host, number) for number in inside]
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the command goes with its supervisor
+            os.kill(pid, signal.SIGKILL)
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "their numbers to be free", 20)
 
 
