@@ -109,6 +109,22 @@ async def test_what_was_forgotten_in_an_earlier_boot_is_lost_and_its_device_prov
     assert (await ended(controller, "j2"))["outcome"]["code"] == 0
 
 
+async def test_a_folder_that_cannot_be_made_holds_no_device(host: Host, controller: FakeController) -> None:
+    """Nobody was asked to begin it, and the agent that says so is the one that accepted it: that is proof enough."""
+    register = await controller.connected()
+    aside = host.layout.attempts.with_name("aside")
+    host.layout.attempts.rename(aside)
+    host.layout.attempts.write_bytes(b"no folder")
+    await controller.tell(Job(register, "cpu0", token=3).shell("true"))
+    refused = await controller.wait("refused", "j1")
+    assert "its folder cannot be made" in refused["reason"]
+    assert (await controller.proved())["detail"] == "nothing of it was started here"
+    host.layout.attempts.unlink()
+    aside.rename(host.layout.attempts)
+    await controller.tell(Job(register, "cpu0", job="j2", token=4).shell("true"))
+    assert (await ended(controller, "j2"))["outcome"]["code"] == 0
+
+
 async def test_a_command_that_is_not_there_is_the_jobs_own_end(controller: FakeController) -> None:
     await controller.tell(Job(await controller.connected(), "cpu0").start("no-such-command"))
     body = await ended(controller)

@@ -134,6 +134,7 @@ def _declined_attempt(state: AgentState, event: r.AttemptDeclined) -> r.Attempt:
     attempt = state.attempts.get(key) or r.Attempt(event.job, event.attempt, "", event.grants, None, "ended")
     unproved = frozenset(grant.device for grant in event.grants)
     attempt = replaced(attempt, phase="ended", stop=event.reason, unproved=unproved, outcome=event.outcome)
+    attempt = replaced(attempt, unasked=event.unasked) if event.unasked else attempt
     return replaced(attempt, identity=event.identity) if event.identity[0] else attempt
 
 
@@ -177,7 +178,8 @@ def _not_started(state: AgentState, message: r.NotStarted) -> Decision:
     attempt = state.attempts.get((message.job, message.attempt))
     if attempt is None or attempt.phase != "accepted":
         return [], []
-    return _decline(state, r.AttemptDeclined(attempt.job, attempt.attempt, attempt.grants, message.detail))
+    declined = r.AttemptDeclined(attempt.job, attempt.attempt, attempt.grants, message.detail, unasked=message.unasked)
+    return _decline(state, declined)
 
 
 def _ended(state: AgentState, message: r.Ended) -> Decision:
@@ -445,7 +447,7 @@ def snapshot(state: AgentState) -> list[r.AgentEvent]:
             events += [r.StopAccepted(a.job, a.attempt, a.stop)] if a.stop is not None else []
             events.append(r.AttemptEnded(a.job, a.attempt, a.outcome, a.output_bytes, a.use))
         elif a.phase == "ended":
-            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or "", a.outcome, a.identity))
+            events.append(r.AttemptDeclined(a.job, a.attempt, a.grants, a.stop or "", a.outcome, a.identity, a.unasked))
         elif a.stop is not None:
             events.append(r.StopAccepted(a.job, a.attempt, a.stop))
         events += [r.DevicesLooked(a.job, a.attempt, a.looks)] if a.looks else []

@@ -246,4 +246,4 @@ class Prover:
 
 
 def _never_ran(attempt: r.Attempt) -> bool:
-    return attempt.outcome is None and attempt.supervisor is None and attempt.spec is None
+    return attempt.outcome is None and attempt.supervisor is None and (attempt.spec is None or attempt.unasked)

@@ -44,6 +44,7 @@ class Attempt:
     unproved: frozenset[str] = frozenset()
     looks: Mapping[str, Condition] = field(default_factory=dict)
     owed: frozenset[int] = frozenset()
+    unasked: bool = False
 
     @property
     def key(self) -> Key:
@@ -83,7 +84,7 @@ class AttemptDeclined:
     """An attempt that will not run here: a start refused, or a stop that came first.
 
     ``outcome`` is set where it may have run once and nothing of that is known any more; ``identity`` is then what the
-    controller knew of the host when it was granted.
+    controller knew of the host when it was granted. ``unasked`` as in ``NotStarted``.
     """
 
     job: str
@@ -92,6 +93,7 @@ class AttemptDeclined:
     reason: str
     outcome: Outcome | None = None
     identity: tuple[str, str, str] = ("", "", "")
+    unasked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +209,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The supervisor could not be made and nothing of the attempt runs."""
+    """The supervisor could not be made and nothing of the attempt runs.
+
+    ``unasked``: the agent that accepted it says so itself, and had asked nobody to begin it yet.
+    """
 
     job: str
     attempt: int
     detail: str
+    unasked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ POLL_S = 1.0
 @dataclass(slots=True)
 class Run:
     """One attempt being watched. ``handle`` is its living supervisor once there is one; ``wake`` says look now;
-    ``adopted``: an earlier agent started it."""
+    ``adopted``: an earlier agent started it; ``unasked``: nobody was asked to begin it, by this agent or another."""
 
     key: r.Key
     folder: Path
@@ -48,6 +48,7 @@ class Run:
     leader: int | None = None
     started_at: float = 0.0
     adopted: bool = False
+    unasked: bool = False
     sampler: JobSampler | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -60,10 +61,13 @@ class Runs:
         self._shell = shell
         self.live: dict[r.Key, Run] = {}
 
-    def start(self, key: r.Key) -> None:
-        """Effect ``Spawn``: makes the supervisor of an accepted attempt and watches it to its end."""
+    def start(self, key: r.Key, *, fresh: bool = False) -> None:
+        """Effect ``Spawn``: makes the supervisor of an accepted attempt and watches it to its end.
+
+        ``fresh``: this very agent has just accepted it, so that nobody can have been asked to begin it before.
+        """
         if key not in self.live:
-            self._watch(Run(key, self._shell.layout.attempt(*key)), self._start)
+            self._watch(Run(key, self._shell.layout.attempt(*key), unasked=fresh), self._start)
 
     def take_up(self, key: r.Key, found: adopt.Alive | adopt.Ended | adopt.Lost) -> None:
         """An attempt that an earlier agent started: watches it on, or reports how it ended."""
@@ -143,7 +147,7 @@ class Runs:
         devices = [shell.devices.by_uuid.get(grant.uuid) for grant in attempt.grants]
         fds = [device.claim.fd for device in devices if device is not None and device.claim is not None]
         if len(fds) < len(devices):
-            await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent"))
+            await self._tell(r.NotStarted(job, number, "a device of it is not claimed by this agent", run.unasked))
             return False
         try:
             await self._prepare(attempt, run.folder)
@@ -156,9 +160,10 @@ class Runs:
             attempt = shell.state.attempts[run.key]
             if attempt.stop is not None:  # it came while the devices were still being found
                 return await self._examine(run, attempt.stop)
+            run.unasked = False
             started = await shell.spawner.start(run.folder, fds)
         except OSError as error:
-            await self._tell(r.NotStarted(job, number, f"its folder cannot be made: {error}"))
+            await self._tell(r.NotStarted(job, number, f"its folder cannot be made: {error}", run.unasked))
             return False
         except (StartRefused, StartUnknown, Unprotected) as error:
             return await self._examine(run, error.message)

@@ -136,7 +136,7 @@ class Shell:
                     del self._forgotten[key]
                     discard(self.layout.attempt(*key))
                 self.shipper.add(key, self.layout.attempt(*key), 0)
-                self.runs.start(key)
+                self.runs.start(key, fresh=True)
             case r.Signal(key):
                 self.runs.signal(key)
             case r.Look(key):

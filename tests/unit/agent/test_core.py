@@ -293,3 +293,15 @@ def test_what_a_host_forgot_is_gone_for_sure_only_if_it_has_booted_since(then: s
     for event in snapshot(host.state):
         evolve(again, event)
     assert again.attempts == host.state.attempts
+
+
+def test_who_asked_nobody_to_begin_it_remembers_that_through_a_restart() -> None:
+    host = Host()
+    host.tell(start(), r.NotStarted("j1", 1, "its folder cannot be made", unasked=True))
+    assert host.state.attempts[("j1", 1)].unasked
+    again = AgentState(host.state.identity)
+    for event in snapshot(host.state):
+        evolve(again, event)
+    assert again.attempts == host.state.attempts
+    host.tell(start("j2", 1, 2, "g1"), r.NotStarted("j2", 1, "sealed"))
+    assert not host.state.attempts[("j2", 1)].unasked
