@@ -120,7 +120,7 @@ def read_chunk(folder: Path, key: r.Key, offset: int, record: int) -> tuple[Outp
     """
     try:
         index = os.open(folder / "output.idx", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None, 0
     try:
         raw = os.pread(index, RUN.size * CHUNK_RUNS, record * RUN.size)
@@ -169,7 +169,7 @@ def _record_at(path: Path, offset: int) -> int:
     there is no index yet."""
     try:
         index = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
     try:
         low, high = 0, os.fstat(index).st_size // RUN.size
@@ -190,7 +190,7 @@ def indexed_bytes(folder: Path) -> int:
     try:
         held = (folder / "output.bin").stat().st_size
         index = os.open(folder / "output.idx", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
     try:
         for number in range(os.fstat(index).st_size // RUN.size - 1, -1, -1):
@@ -210,7 +210,7 @@ def quota_hit(folder: Path) -> tuple[int, float] | None:
     """
     try:
         index = os.open(folder / "output.idx", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         last = os.fstat(index).st_size // RUN.size - 1
