@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -47,8 +48,11 @@ def room(disk: Path) -> None:
 @contextlib.contextmanager
 def on_a_disk(folder: Path, at: str, size: str = "32m") -> Iterator[Path]:
     """A small disk in a fleet's folder, there before what is to lie on it."""
-    with small_disk(folder / at, size) as disk:
-        yield disk
+    try:
+        with small_disk(folder / at, size) as disk:
+            yield disk
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # which could not be while the disk was in it
 
 
 def asks(controller: Controller, path: str) -> dict[str, object] | None:
