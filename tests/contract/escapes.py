@@ -176,10 +176,13 @@ lead()
         """
 if os.fork() == 0:
     ignore(); here()
+    hops = 0
     while True:  # hops from process to process, always another pid
         if os.fork():
             os._exit(0)
         os.setsid()
+        hops += 1
+        MAPPED[:8] = hops.to_bytes(8, "little")  # by this it is known to live, whoever cannot see it
 lead()
 """,
     ),

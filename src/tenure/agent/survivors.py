@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Literal
 
 from tenure.agent.adopt import Identity
+from tenure.agent.hoppers import hunt
+from tenure.agent.marks import same_mark
 
 _EMPTY_LOOKS = 10  # one after the other, before nobody is said to be left
 _INIT, _PF_EXITING = b"tenure-init", 0x4  # of a job's PID namespace (see supervisor.py); of linux/sched.h
@@ -135,6 +137,9 @@ async def kill(job: str, attempt: int, identity: Identity | None, *, timeout_s: 
             empty += 1
             # The kernel removes an empty group only. Without one a look can miss who hops from process to process.
             if remove_cgroup(group) if group is not None else empty >= _EMPTY_LOOKS:
+                mark = identity.mark if identity is not None and group is None else None
+                if mark is not None and not hunt(mark):  # and may go on missing them, ten times in a row
+                    found = replace(found, complete=False)
                 return Cleared(tuple(killed.values()), rounds, found)
         if time.monotonic() >= deadline:
             complete = found.complete and bool(found.survivors)
@@ -215,8 +220,7 @@ def end_group(group: Path) -> bool:
 def _bears(mark: int, pid: int) -> bool:
     """Whether a process bears a mark, or one out of its range: that of a supervisor which itself ran inside the job.
 
-    The mark is the hard limit on file locks in /proc/PID/limits, which everybody may read. A mark's range is what its
-    trailing ones span.
+    The mark is the hard limit on file locks in /proc/PID/limits, which everybody may read.
     """
     try:
         text = Path(f"/proc/{pid}/limits").read_bytes()
@@ -225,8 +229,7 @@ def _bears(mark: int, pid: int) -> bool:
     words = next((line.split() for line in text.splitlines() if line.startswith(b"Max file locks")), [])
     if len(words) < 5 or not words[4].isdigit():
         return False
-    ones = (~mark & (mark + 1)).bit_length() - 1
-    return int(words[4]) >> ones == mark >> ones
+    return same_mark(mark, int(words[4]))
 
 
 def _mark_session(leader: int, leader_ticks: int | None, table: dict[int, _Stat], signs: dict[int, Sign]) -> None:
