@@ -133,6 +133,8 @@ class SimFleet:
         check(before is None or not made, "I11", f"key {key} made {command.job} beside {before}")
         waits = made and command.job in self.state.jobs and self.state.jobs[command.job].state is JobState.QUEUED
         check(wait or not waits, "L2", f"{command.job} waits, and was not to")
+        if key and made:
+            self.keys[("ann", key)] = command.job
         known = self.state.keys.get(("ann", key)) if key else None
         if known is not None and known[1] == command.body_hash:
             job = submitted_job(command, self.state, events)
