@@ -10,7 +10,7 @@ LINTS := lint-style lint-format lint-types lint-imports
 # More words for pytest: make unit ARGS="-k stamp -x"
 ARGS ?=
 
-.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants soak soak-fleet bench lock changelog clean
+.PHONY: help setup run test $(LANES) lint $(LINTS) format mutants mutants-generated soak soak-fleet bench lock changelog clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ soak: setup ## a job's output at full size (1 GiB, kills, peak memory), with fig
 
 mutants: setup ## remove one guard at a time and see the model tests catch it
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
+
+mutants-generated: setup ## twenty changes by rule to every file of the domain, each to be caught or listed (hours; ARGS="queue grants" takes some)
+	@$(PYTHON_IN_VENV) -m tests.mutants.generated $(ARGS)
 
 soak-fleet: setup ## simulated fleets, seed after seed, with every fault (ARGS="--minutes 60"; one million steps unless told)
 	@$(PYTHON_IN_VENV) -m tenure.testing.sim $(or $(ARGS),--steps 1000000)

@@ -209,8 +209,7 @@ def _trials(stem: str) -> list[tuple[str, list[str]]]:
             ("the short stories", [*pytest, "tests/model/test_silence.py", "tests/model/test_short_surprises.py"])
         )
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/unit/domain").glob(f"test_{stem}*.py"))
-    if own:
-        trials.append(("its own tests", [*pytest, *own]))
+    trials.append(("its own tests", [*pytest, *own, "tests/unit/domain/test_records.py"]))
     return [*trials, ("the tests of the domain", [*pytest, "tests/unit/domain", "tests/unit/testing"])]
 
 

@@ -79,6 +79,10 @@ class SimFleet:
 
     def _witness(self, event: ev.Event) -> None:
         if isinstance(event, ev.LeaseGranted):
+            names, job = {name for _, name, _ in event.leases}, self.state.jobs.get(event.job)
+            whole = job is None or len(names) == len(event.leases) == job.spec.count
+            together = len({self.state.devices[name].host for name in names}) == 1
+            check(whole and together, "L2", f"{event} is not all that was asked for, on one host")
             for _, name, token in event.leases:
                 device = self.state.devices[name]
                 fit = device.contact and device.quarantine is None and device.condition == CLEAR
@@ -123,13 +127,20 @@ class SimFleet:
         self.jobs += 1
         spec = JobSpec(("work",), device=device, count=count, priority=priority)
         command = cmd.Submit(f"j{self.jobs}", "ann", spec, key, repr(spec), wait)
+        before = self.keys.get(("ann", key or ""))
         events = self.execute(command)
+        made = any(isinstance(event, ev.JobSubmitted) for event in events)
+        check(before is None or not made, "I11", f"key {key} made {command.job} beside {before}")
+        waits = made and command.job in self.state.jobs and self.state.jobs[command.job].state is JobState.QUEUED
+        check(wait or not waits, "L2", f"{command.job} waits, and was not to")
+        if key and made:
+            self.keys[("ann", key)] = command.job
         known = self.state.keys.get(("ann", key)) if key else None
         if known is not None and known[1] == command.body_hash:
             job = submitted_job(command, self.state, events)
             check(self.keys.setdefault(("ann", key or ""), job) == job, "I11", f"key {key} made {job} as well")
             self.accepted.add(job)
-        elif any(isinstance(event, ev.JobSubmitted) for event in events):
+        elif made:
             self.accepted.add(command.job)
 
     def cancel(self, job: str) -> None:
