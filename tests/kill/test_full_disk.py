@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kill.harness import PYTHON, ApiError, Home, homes, members
@@ -98,8 +99,12 @@ def test_a_full_disk_loses_no_end_and_frees_no_device(tmp_path: Path) -> None:
             assert (record["outcome"]["ending"], record["exit_status"]) == ("exited", code), record["words"]
             pids = (notes / f"{job}.began").read_text().split()
             assert [str(record["pid"])] == pids
-            output = home.output(job)
+            gaps: list[Mapping[str, Any]] = []
+            output = home.output(job, gaps)
             missing = int(record["outcome"]["stats"]["output_lost_bytes"])
+            # What is missing is told where it is missing, to the byte.
+            assert sum(gap["bytes"] for gap in gaps) == missing
+            assert {gap["cause"] for gap in gaps} <= {"disk"}
             right = f"pid {pids[0]}\n" + "".join(f"line {number}\n" for number in range(lines))
             assert len(output) + missing == len(right)
             assert _is_part(output.splitlines(keepends=True), right.encode().splitlines(keepends=True)), job
