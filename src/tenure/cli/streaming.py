@@ -154,10 +154,15 @@ def _show(following: Following, screen: Screen) -> None:
 
 
 def notices(job: Mapping[str, Any], told: list[Any], screen: Screen) -> None:
-    """Shows what the job's host had to say beside the output and is not among ``told`` yet, and adds it there."""
+    """Shows what the job's host had to say beside the output and is not among ``told`` yet, and adds it there.
+
+    What earlier jobs left there is no news of this one, and would be said again with every job: ``rc describe`` has it.
+    """
     for one in job.get("notices") or ():
         if one not in told:
             told.append(one)
+            if one.get("kind") == "leftovers":
+                continue
             screen.close_line()
             note(f"notice: {one.get('words') or one.get('kind')}")
 
