@@ -192,6 +192,12 @@ def test_files_stay_short_enough_to_read() -> None:
     assert not {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length >= 500}
 
 
+def test_nobody_waits_by_what_swallows_a_cancel() -> None:
+    """``asyncio.wait_for`` of Python 3.11 does: see ``tenure.agent.waiting``, and ``asyncio.timeout`` for all else."""
+    users = [path for path in (ROOT / "src/tenure").rglob("*.py") if "asyncio.wait_for(" in path.read_text()]
+    assert not users
+
+
 def test_imports_point_downward_only() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],

@@ -8,7 +8,6 @@ tell from news. Reports are kept by the core; here only their numbers wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import logging
 import random
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tenure.agent import reach as reaching
 from tenure.agent.reach import Reach
 from tenure.agent.shipper import Shipper
+from tenure.agent.waiting import until_set
 from tenure.domain.commands import Register
 from tenure.errors import TenureError
 from tenure.paths import connect_unix
@@ -230,8 +230,7 @@ class Connection:
             self._output.clear()
             while await self._shipper.pump(send):
                 pass
-            with contextlib.suppress(TimeoutError):  # the poll backs up a nudge that was lost
-                await asyncio.wait_for(self._output.wait(), OUTPUT_POLL_S)
+            await until_set(self._output, OUTPUT_POLL_S)  # the poll backs up a nudge that was lost
 
     async def _beat(self, link: ClientConnection) -> None:
         beat = frames.dumps({"type": "beat"})

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tenure.agent import leftovers_file
 from tenure.agent import records as r
 from tenure.agent.leftovers_file import Kept
+from tenure.agent.waiting import until_set
 from tenure.domain import leftovers as domain
 from tenure.domain import leftovers_words as words
 from tenure.domain.reading import Reading, Unavailable, Value
@@ -83,9 +84,7 @@ class Leftovers:
                 log.exception("the look at what jobs left failed")
                 pause = AFTER_FAILURE_S
             await asyncio.sleep(max(0.0, began + options.leftovers_every_s - loop.time()))
-            try:
-                await asyncio.wait_for(self._wake.wait(), max(0.001, began + pause - loop.time()))
-            except TimeoutError:
+            if not await until_set(self._wake, max(0.001, began + pause - loop.time())):
                 continue
 
     async def look(self) -> None:

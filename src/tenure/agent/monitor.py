@@ -18,6 +18,7 @@ from tenure.agent import opened, watch
 from tenure.agent import records as r
 from tenure.agent.devices import AgentDevice
 from tenure.agent.runs import Run
+from tenure.agent.waiting import until_set
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Value
 from tenure.durable import LogFailed
@@ -62,8 +63,7 @@ class Monitor:
             except Exception as error:
                 log.exception("a round of looks failed")
                 self._could_not_look(error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), self._rest())
+            if await until_set(self._hurry, self._rest()):
                 await asyncio.sleep(GATHER_S)
 
     def _rest(self) -> float:

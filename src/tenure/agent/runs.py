@@ -24,6 +24,7 @@ from tenure.agent.memory_ceilings import Unprotected
 from tenure.agent.release import Traces
 from tenure.agent.shipper import indexed_bytes
 from tenure.agent.spawner import StartRefused, StartUnknown
+from tenure.agent.waiting import until_set
 from tenure.domain.job import Outcome
 from tenure.durable import LogFailed, sync_dir
 from tenure.errors import TenureError
@@ -250,8 +251,7 @@ class Runs:
             while not gone.done() and not (run.folder / "exit.json").exists():
                 run.wake.clear()
                 if not gone.done():
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(run.wake.wait(), POLL_S)
+                    await until_set(run.wake, POLL_S)
         finally:
             gone.cancel()
 

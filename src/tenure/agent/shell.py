@@ -9,7 +9,6 @@ happened or carries out an effect.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -38,6 +37,7 @@ from tenure.agent.runs import Runs
 from tenure.agent.shipper import Shipper
 from tenure.agent.spawner import Spawner
 from tenure.agent.telemetry import HostSampler
+from tenure.agent.waiting import until_set
 from tenure.domain.commands import Register
 from tenure.domain.device import Condition
 from tenure.domain.reading import Reading, Reason, Scope, Unavailable
@@ -224,8 +224,7 @@ class Shell:
     async def discovered(self) -> None:
         """Waits for the first discovery: before it nothing can be said of a device. Bounded; a driver may hang."""
         if not self._discovered.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._discovered.wait(), DISCOVERY_S)
+            await until_set(self._discovered, DISCOVERY_S)
 
     async def _first_discovery(self) -> None:
         try:
