@@ -33,37 +33,48 @@ def hunt(mark: int, *, quiet_s: float = QUIET_S, longest_s: float = LONGEST_S) -
     innocent: set[int] = set()
     began = heard = time.monotonic()
     while True:
-        seen_one = False
-        for reaper in reapers:
-            children = _children(reaper)
-            if children is None:
-                if reaper == 1:
-                    return False
-                continue
-            for pid in children:
-                if pid in innocent or pid in met:
-                    continue
-                try:
-                    limit = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
-                except ProcessLookupError:
-                    continue
-                except PermissionError:  # another user's: it is not what this user's supervisor started, or beyond us
-                    innocent.add(pid)
-                    continue
-                if not same_mark(mark, limit):
-                    innocent.add(pid)
-                    continue
-                met.add(pid)
-                heard, seen_one = time.monotonic(), True
-                with contextlib.suppress(OSError):  # it hopped on, or may not be signalled: then it turns up again
-                    os.kill(pid, signal.SIGKILL)
+        orphans = _orphans(reapers)
+        if orphans is None:
+            return False
+        fresh = [pid for pid in orphans if pid not in innocent and pid not in met]
+        marked = [pid for pid in fresh if _bears(mark, pid, innocent)]
+        for pid in marked:
+            met.add(pid)
+            with contextlib.suppress(OSError):  # it hopped on, or may not be signalled: then it turns up again
+                os.kill(pid, signal.SIGKILL)
         now = time.monotonic()
+        if marked:
+            heard = now
         if now - heard >= quiet_s:
             return True
         if now - began >= longest_s:
             return False
-        if not seen_one:
+        if not marked:
             time.sleep(0)  # the other side needs a core to show itself
+
+
+def _bears(mark: int, pid: int, innocent: set[int]) -> bool:
+    """Whether a process bears the mark; one that is there and does not is added to the innocent."""
+    try:
+        if same_mark(mark, resource.prlimit(pid, _RLIMIT_LOCKS)[1]):
+            return True
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's: it is not what this user's supervisor started, or beyond us
+    innocent.add(pid)
+    return False
+
+
+def _orphans(reapers: list[int]) -> list[int] | None:
+    """The children of all collectors; None where those of init are not shown."""
+    found: list[int] = []
+    for reaper in reapers:
+        children = _children(reaper)
+        if children is None and reaper == 1:
+            return None
+        found += children or ()
+    return found
 
 
 def _collectors() -> list[int]:

@@ -16,7 +16,7 @@ from tenure.domain.device import CLEAR, DeviceState
 from tenure.domain.evolve import evolve
 from tenure.domain.fleet import handle, submitted_job
 from tenure.domain.instructions import StartJob, floors, from_events, on_register
-from tenure.domain.job import Ending, JobSpec, JobState
+from tenure.domain.job import JobSpec, JobState
 from tenure.domain.state import FleetState
 from tenure.testing.sim.host import SimHost
 from tenure.testing.sim.network import SimNetwork
@@ -447,8 +447,3 @@ class SimFleet:
                     deliver(0)
                     moved = moved or len(waiting) != before
         return moved
-
-
-def lost_of(fleet: SimFleet) -> list[str]:
-    """The jobs whose end nobody observed."""
-    return sorted(job for job, ending in fleet.terminal.items() if ending == Ending.LOST)
