@@ -113,7 +113,7 @@ def _begun(pid: str, since: int) -> tuple[int, int, str] | None:
     text = _read(f"/proc/{pid}/stat", 1024)
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split(None, 20)
-    if len(fields) < 20 or int(fields[19]) < since or fields[0] in (b"Z", b"X"):
+    if len(fields) < 20 or int(fields[19]) < since or not survivors.lives(fields):
         return None
     return int(fields[19]), int(fields[1]), name.decode(errors="replace")
 

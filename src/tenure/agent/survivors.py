@@ -20,7 +20,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -266,6 +266,12 @@ def send(survivor: Survivor, number: signal.Signals) -> None:
             os.close(pidfd)
 
 
+def lives(fields: Sequence[bytes]) -> bool:
+    """Whether a process lives, by what follows its name in /proc/PID/stat. A zombie that has threads does: only its
+    first one ended."""
+    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+
+
 def _pids() -> Iterable[int]:
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
@@ -277,7 +283,7 @@ def _stat(pid: int) -> _Stat | None:
         return None  # it ended; nothing else makes this file unreadable to anyone who sees the process
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
-    alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # a zombie with threads: only its first one ended
+    alive = lives(fields)
     if name == _INIT and int(fields[6]) & _PF_EXITING:
         alive = False  # it never had anything open, and waits for others to be collected, perhaps by a lazy pid 1
     return _Stat(pid, name.decode(errors="replace"), alive, int(fields[1]), int(fields[3]), int(fields[19]))
